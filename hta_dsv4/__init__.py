@@ -1,0 +1,1 @@
+"""Profile-driven bottleneck analysis for DeepSeek-V4 decode."""

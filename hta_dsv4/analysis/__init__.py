@@ -1,0 +1,1 @@
+"""Tables in, tables out: one question per file, nothing printed."""

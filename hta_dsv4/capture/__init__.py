@@ -1,0 +1,1 @@
+"""Making traces: the only part of the package that imports torch."""

@@ -1,0 +1,1 @@
+"""An activity -> bucket, role, rule, origin."""

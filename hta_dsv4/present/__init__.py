@@ -1,0 +1,1 @@
+"""Tables -> people: text, figures, reports. Formats and never computes."""
