@@ -1,1 +1,39 @@
-"""Profile-driven bottleneck analysis for DeepSeek-V4 decode."""
+"""Profile-driven bottleneck analysis for DeepSeek-V4 decode.
+
+>>> import hta_dsv4
+>>> run = hta_dsv4.load("decode.pt.trace.json.gz")  # doctest: +SKIP
+>>> run.shares(by="bucket").table  # doctest: +SKIP
+>>> hta_dsv4.compare({"original": "a.json.gz", "split_k": "b.json.gz"}).table  # doctest: +SKIP
+
+Names are imported on first use, so that ``hta_dsv4.capture`` runs where only torch is installed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hta_dsv4.errors import HtaDsv4Error
+    from hta_dsv4.run import Run, compare, load
+    from hta_dsv4.shipped import traces
+
+__all__ = ["HtaDsv4Error", "Run", "compare", "load", "traces"]
+
+_HOME = {
+    "HtaDsv4Error": "hta_dsv4.errors",
+    "Run": "hta_dsv4.run",
+    "compare": "hta_dsv4.run",
+    "load": "hta_dsv4.run",
+    "traces": "hta_dsv4.shipped",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

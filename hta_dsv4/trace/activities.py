@@ -59,7 +59,9 @@ LINK_COLUMNS: dict[str, str] = {
 }  # fmt: skip
 
 # --- event table: one row per complete event that is not an activity, sorted by (start_ns, event_index) -----
-CATEGORY = "category"  # category: cpu_op | cuda_runtime | cuda_driver | user_annotation | gpu_user_annotation | ...
+CATEGORY = (
+    "category"  # category: cpu_op | cuda_runtime | cuda_driver | user_annotation | gpu_user_annotation | ...
+)
 PID, TID = "pid", "tid"  # category of str: as the trace writes them (Kineto mixes integers and strings)
 SHAPES, DTYPES = "shapes", "dtypes"  # category: a cpu_op's "Input Dims" / "Input type", JSON text
 

@@ -1,0 +1,34 @@
+# make demo: set up .venv and run the main job on the shipped traces.   make test: everything the tests cover.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+
+.PHONY: demo test lint clean
+
+# Core only: the analysis half runs without torch.
+$(VENV)/.core: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install -e .
+	touch $@
+
+$(VENV)/.dev: pyproject.toml $(VENV)/.core
+	$(PIP) install -e '.[capture,dev]'
+	touch $@
+
+demo: $(VENV)/.core
+	$(BIN)/hta-dsv4 info h200_probe
+	$(BIN)/hta-dsv4 shares h200_probe
+	$(BIN)/hta-dsv4 shares h200_probe --by kernel --top 10
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,100 @@
+"""Variants side by side, the first as base: share, time per step and its change, row by row.
+
+The comparison is per step; a variant without steps is compared by share alone, and the result says so. Rows are
+matched by exact key; a row that a variant lacks is absent there, not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from hta_dsv4.analysis import shares as sh
+from hta_dsv4.analysis.shares import Shares
+from hta_dsv4.errors import HtaDsv4Error
+
+DELTA_NS_PER_STEP = "delta_ns_per_step"  # Int64: time per step minus the base's; NA without steps
+DELTA_SHARE = "delta_share"  # float: share minus the base's
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """N variants side by side.
+
+    Attributes:
+        variants: the share tables, base first; all with the same ``by``.
+        table: one row per key present in any variant, sorted by its largest share; columns are a
+            two-level index ``(variant label, column)`` after the keys, which form the row index. Columns per variant:
+            ``time_ns, time_ns_per_step, share, launches, launches_per_step`` and, except for the base,
+            ``delta_ns_per_step, delta_share``. A row a variant lacks is NA there; its delta counts it as 0.
+        notes: what makes the comparison weaker than it looks.
+    """
+
+    variants: tuple[Shares, ...]
+    table: pd.DataFrame
+    notes: tuple[str, ...] = ()
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """What a row is."""
+        return self.variants[0].by
+
+
+def compare(variants: Sequence[Shares]) -> Comparison:
+    """Put share tables side by side.
+
+    Args:
+        variants: one or more, base first; distinct labels, the same ``by``.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        HtaDsv4Error: no variant, a repeated label, or different ``by``.
+    """
+    labels = [v.label for v in variants]
+    if not variants:
+        raise HtaDsv4Error("nothing to compare: give at least one variant as LABEL=PATH")
+    if len(set(labels)) != len(labels):
+        twice = next(x for x in labels if labels.count(x) > 1)
+        raise HtaDsv4Error(f"two variants are called {twice!r}: name them apart, as LABEL=PATH")
+    if len({v.by for v in variants}) > 1:
+        raise HtaDsv4Error("the variants were cut by different keys; give all the same --by")
+    keys = list(variants[0].by)
+    columns = [sh.TIME_NS, sh.TIME_NS_PER_STEP, sh.SHARE, sh.LAUNCHES, sh.LAUNCHES_PER_STEP]
+    parts = {v.label: v.table.set_index(keys)[columns] for v in variants}
+    table = pd.concat(parts, axis=1)
+    for label in labels:  # the outer join made integers float; counts and ns stay integers
+        table[label, sh.TIME_NS] = parts[label][sh.TIME_NS].astype("Int64").reindex(table.index)
+        table[label, sh.LAUNCHES] = parts[label][sh.LAUNCHES].astype("Int64").reindex(table.index)
+    base = variants[0]
+    for other in variants[1:]:
+        per_step = pd.array([pd.NA] * len(table), dtype="Int64")
+        if base.median_rank.steps and other.median_rank.steps:
+            per_step = (
+                table[other.label, sh.TIME_NS_PER_STEP].fillna(0)
+                - table[base.label, sh.TIME_NS_PER_STEP].fillna(0)
+            ).astype("Int64")
+        table[other.label, DELTA_NS_PER_STEP] = per_step
+        table[other.label, DELTA_SHARE] = table[other.label, sh.SHARE].fillna(0.0) - table[
+            base.label, sh.SHARE
+        ].fillna(0.0)
+    largest = table.loc[:, [(label, sh.SHARE) for label in labels]].max(axis=1)
+    table = table.loc[largest.sort_values(ascending=False, kind="stable").index]
+    table = table[[(v, c) for v in labels for c in table[v].columns]]
+    return Comparison(tuple(variants), table, _notes(variants))
+
+
+def _notes(variants: Sequence[Shares]) -> tuple[str, ...]:
+    notes = []
+    without = [v.label for v in variants if not v.median_rank.steps]
+    if without and len(variants) > 1:
+        notes.append(
+            f"no steps in {', '.join(without)}: totals cover different amounts of work there, so only shares are "
+            "compared and no change per step is given"
+        )
+    for v in variants:
+        notes += [f"{v.label}: {note}" for note in v.notes]
+    return tuple(notes)

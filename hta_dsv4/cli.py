@@ -1,0 +1,245 @@
+"""The command line: parse options, call, print."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from hta_dsv4 import run as run_module
+from hta_dsv4.classify.rules import RuleSet, default_rules, load_rules
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.present import grid, machine
+from hta_dsv4.present.progress import reading
+from hta_dsv4.present.text import console, markdown, print_grid
+from hta_dsv4.run import Run
+from hta_dsv4.shipped import resolve
+
+app = typer.Typer(
+    name="hta-dsv4",
+    help="Profile-driven bottleneck analysis for DeepSeek-V4 decode: exact kernel shares from Kineto traces.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+
+class Form(str, Enum):
+    """How results are written."""
+
+    TEXT, JSON, CSV, MD = "text", "json", "csv", "md"
+
+
+AsJson = Annotated[bool, typer.Option("--json", help='JSON for other programs ("schema": 1, times in ns).')]
+AsCsv = Annotated[bool, typer.Option("--csv", help="CSV, one line per variant and row.")]
+AsMd = Annotated[bool, typer.Option("--md", help="A Markdown table.")]
+By = Annotated[str, typer.Option("--by", help="What a row is: bucket, role, kernel; several with commas.")]
+Top = Annotated[
+    int,
+    typer.Option("--top", help="Rows to print, the rest as one line; 0 for all. Text and --md only.", min=0),
+]
+Full = Annotated[bool, typer.Option("--full", help="Never shorten kernel names.")]
+RulesFile = Annotated[
+    list[Path] | None,
+    typer.Option("--rules", help="Your own rules (TOML), before the bundled ones; repeatable."),
+]
+Salvage = Annotated[
+    bool, typer.Option("--salvage", help="Read what is whole of a cut file; all output is partial.")
+]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[LABEL=]TRACE...", help="A trace file, a folder of ranks, or the name of a shipped trace."
+    ),
+]
+
+
+def _form(as_json: bool, as_csv: bool, as_md: bool) -> Form:
+    chosen = [f for f, on in ((Form.JSON, as_json), (Form.CSV, as_csv), (Form.MD, as_md)) if on]
+    if len(chosen) > 1:
+        raise click.UsageError("--json, --csv and --md exclude each other; give one")
+    return chosen[0] if chosen else Form.TEXT
+
+
+def _rules(files: Sequence[Path] | None) -> RuleSet:
+    return load_rules(*files) if files else default_rules()
+
+
+def _load(inputs: Sequence[str], rules: Sequence[Path] | None, salvage: bool) -> list[Run]:
+    """Load each ``[LABEL=]PATH``; equal labels get their folder in front, so that no variant hides another."""
+    chosen = _rules(rules)
+    runs = []
+    for text in inputs:
+        label, path = resolve(text)
+        with reading(path.name) as progress:
+            runs.append(run_module.load(path, label=label, rules=chosen, salvage=salvage, progress=progress))
+    return runs
+
+
+def _write(
+    form: Form, text: Callable[[], str] | None, grids: Callable[[], Sequence[grid.Grid]], full: bool
+) -> None:
+    if text is not None:
+        sys.stdout.write(text().rstrip("\n") + "\n")
+        return
+    if form is Form.MD:
+        sys.stdout.write("\n".join(markdown(g) for g in grids()))
+        return
+    out = console()
+    for i, one in enumerate(grids()):
+        if i:
+            out.print()
+        print_grid(one, out, full=full)
+
+
+@app.command()
+def shares(
+    traces: Inputs,
+    by: By = "bucket",
+    top: Top = 25,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_md: AsMd = False,
+    full: Full = False,
+    rules: RulesFile = None,
+    salvage: Salvage = False,
+) -> None:
+    """Where the GPU time goes: time per step, share and launches of each bucket, role or kernel.
+
+    Example: hta-dsv4 shares decode.pt.trace.json.gz --by role
+    """
+    form = _form(as_json, as_csv, as_md)
+    tables = [r.shares(by) for r in _load(traces, rules, salvage)]
+    text = {
+        Form.JSON: lambda: machine.dumps("shares", machine.shares_body(tables)),
+        Form.CSV: lambda: machine.shares_csv(tables),
+    }.get(form)
+    _write(form, text, lambda: [grid.shares_grid(t, top) for t in tables], full)
+
+
+@app.command()
+def diff(
+    traces: Inputs,
+    by: By = "bucket",
+    top: Top = 25,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_md: AsMd = False,
+    full: Full = False,
+    rules: RulesFile = None,
+    salvage: Salvage = False,
+) -> None:
+    """Variants side by side, per step, the first as base.
+
+    Example: hta-dsv4 diff original=a.json.gz mma=b.json.gz split_k=c.json.gz --by role
+    """
+    form = _form(as_json, as_csv, as_md)
+    if len(traces) < 2:
+        raise click.UsageError("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
+    comparison = run_module.compare(_load(traces, rules, salvage), by)
+    text = {
+        Form.JSON: lambda: machine.dumps("diff", machine.comparison_body(comparison)),
+        Form.CSV: lambda: machine.comparison_csv(comparison),
+    }.get(form)
+    _write(form, text, lambda: [grid.comparison_grid(comparison, top)], full)
+
+
+@app.command()
+def info(
+    traces: Inputs,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_md: AsMd = False,
+    full: Full = False,
+    salvage: Salvage = False,
+) -> None:
+    """What a trace is: GPU, versions, counts, steps, what it has and lacks.
+
+    Example: hta-dsv4 info decode.pt.trace.json.gz
+    """
+    form = _form(as_json, as_csv, as_md)
+    infos = [i for r in _load(traces, None, salvage) for i in r.info()]
+    text = {
+        Form.JSON: lambda: machine.dumps("info", machine.info_body(infos)),
+        Form.CSV: lambda: machine.info_csv(infos),
+    }.get(form)
+    _write(form, text, lambda: [g for i in infos for g in grid.info_grids(i)], full)
+
+
+@app.command()
+def explain(
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Kernel names; - reads one a line from stdin.")
+    ],
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_md: AsMd = False,
+    full: Full = False,
+    rules: RulesFile = None,
+) -> None:
+    """Which rule puts a kernel name in which bucket, and which other rules matched.
+
+    Example: hta-dsv4 explain cutlass_80_simt_sgemm_64x128_8x5_tn_align1
+    """
+    form = _form(as_json, as_csv, as_md)
+    chosen = _rules(rules)
+    wanted: list[str] = []
+    for name in names:
+        wanted += [line.rstrip("\r\n") for line in sys.stdin] if name == "-" else [name]
+    found = [chosen.explain(n) for n in wanted if n.strip()]
+    if not found:
+        raise HtaDsv4Error("no kernel name given: every line of the input is empty")
+    text = {
+        Form.JSON: lambda: machine.explain_lines(found),
+        Form.CSV: lambda: machine.explain_csv(found),
+    }.get(form)
+    _write(form, text, lambda: [grid.explain_grid(found)], full)
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(
+            stream, "reconfigure"
+        ):  # a name that the terminal's encoding lacks is escaped, not a crash
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        sys.stderr.write(error.format_message() + "\n")
+        code = 2
+    except click.ClickException as error:
+        hint = (
+            ""
+            if error.ctx is None
+            else f" (see {error.ctx.command_path} --help)"
+            if isinstance(error, click.UsageError) and error.ctx
+            else ""
+        )
+        sys.stderr.write(f"hta-dsv4: {_one_line(error.format_message())}{hint}\n")
+        code = 2
+    except HtaDsv4Error as error:
+        sys.stderr.write(f"hta-dsv4: {_one_line(str(error))}\n")
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        sys.stderr.write("hta-dsv4: interrupted\n")
+        code = 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has left: nothing more to say, and no noise at exit
+        code = 0
+    sys.exit(code or 0)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+if __name__ == "__main__":
+    main()

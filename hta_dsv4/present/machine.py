@@ -1,0 +1,168 @@
+"""Results for other programs: JSON (a contract, ``"schema": 1``, described in docs/json.md) and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from hta_dsv4.analysis import compare as cmp
+from hta_dsv4.analysis import shares as sh
+from hta_dsv4.analysis.compare import Comparison
+from hta_dsv4.analysis.info import Info
+from hta_dsv4.analysis.shares import RankShares, Shares
+
+SCHEMA = 1
+
+
+def dumps(command: str, body: dict[str, Any]) -> str:
+    """A JSON document of ours; never NaN or Infinity, names as written."""
+    return json.dumps({"schema": SCHEMA, "command": command, **body}, indent=1, allow_nan=False)
+
+
+def info_body(infos: Sequence[Info]) -> dict[str, Any]:
+    """``info``: the trace's own fields at the top for one trace, ``traces`` for a folder of ranks."""
+    bodies = [_one_info(i) for i in infos]
+    return bodies[0] if len(bodies) == 1 else {"traces": bodies}
+
+
+def _one_info(info: Info) -> dict[str, Any]:
+    body = asdict(info)
+    body["ranks"] = [{"rank": r, "label": label} for r, label in info.ranks.items()]
+    return body
+
+
+def shares_body(variants: Sequence[Shares]) -> dict[str, Any]:
+    """``shares``: one entry a variant."""
+    return {"by": list(variants[0].by), "variants": [_variant(v) for v in variants]}
+
+
+def comparison_body(comparison: Comparison) -> dict[str, Any]:
+    """``diff``: as ``shares``, each row of a variant after the first with its change against the first."""
+    variants = [_variant(comparison.variants[0])]
+    keys = list(comparison.by)
+    for v in comparison.variants[1:]:
+        body = _variant(v)
+        deltas = comparison.table[v.label][[cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE]]
+        known = {tuple(row[k] for k in keys): row for row in body["rows"]}
+        rows = []
+        for key, delta in deltas.iterrows():
+            key = key if isinstance(key, tuple) else (key,)
+            row = known.get(key) or _gone(keys, key, v.median_rank.steps)
+            change = delta[cmp.DELTA_NS_PER_STEP]
+            row[cmp.DELTA_NS_PER_STEP] = None if pd.isna(change) else int(change)
+            row[cmp.DELTA_SHARE] = float(delta[cmp.DELTA_SHARE])
+            rows.append(row)
+        body["rows"] = sorted(rows, key=lambda r: -r[sh.TIME_NS])
+        variants.append(body)
+    return {
+        "by": keys,
+        "base": comparison.variants[0].label,
+        "variants": variants,
+        "notes": list(comparison.notes),
+    }
+
+
+def _gone(keys: list[str], key: tuple[object, ...], steps: int) -> dict[str, Any]:
+    """A row that only the base or another variant has."""
+    per_step = 0 if steps else None
+    return {
+        **dict(zip(keys, key, strict=True)),
+        sh.TIME_NS: 0, sh.TIME_NS_PER_STEP: per_step, sh.SHARE: 0.0, sh.LAUNCHES: 0, sh.LAUNCHES_PER_STEP: per_step,
+        sh.MEAN_NS: None, sh.MEDIAN_NS: None,
+    }  # fmt: skip
+
+
+def _variant(shares: Shares) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "label": shares.label,
+        **_rank(shares.median_rank, shares.by),
+        "notes": list(shares.notes),
+    }
+    if len(shares.ranks) > 1:
+        body["median_rank"] = shares.median_rank.rank
+        body["ranks"] = [{"rank": r.rank, **_rank(r, shares.by)} for r in shares.ranks]
+    return body
+
+
+def _rank(rank: RankShares, keys: Sequence[str]) -> dict[str, Any]:
+    e = rank.extent
+    return {
+        "steps": rank.steps,
+        "sum_ns": e.sum_ns,
+        "kernel_sum_ns": e.kernel_sum_ns,
+        "busy_ns": e.busy_ns,
+        "wall_ns": e.wall_ns,
+        "idle_ns": e.idle_ns,
+        "launches": e.launches,
+        "outside": {"launches": rank.outside, "sum_ns": rank.outside_ns},
+        "rows": [{c: _plain(row[c]) for c in (*keys, *_ROW)} for _, row in rank.table.iterrows()],
+    }
+
+
+_ROW = (
+    sh.TIME_NS,
+    sh.TIME_NS_PER_STEP,
+    sh.SHARE,
+    sh.LAUNCHES,
+    sh.LAUNCHES_PER_STEP,
+    sh.MEAN_NS,
+    sh.MEDIAN_NS,
+)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or pd.isna(value):
+        return None
+    return value.item() if hasattr(value, "item") else value
+
+
+def shares_csv(variants: Sequence[Shares]) -> str:
+    """One line per variant, rank and row; text quoted, so that no name is taken for a formula or splits a cell."""
+    keys = list(variants[0].by)
+    rows = [
+        {"variant": v.label, "rank": r.rank, "steps": r.steps, **{c: _plain(row[c]) for c in (*keys, *_ROW)}}
+        for v in variants
+        for r in v.ranks
+        for _, row in r.table.iterrows()
+    ]
+    return _csv(["variant", "rank", "steps", *keys, *_ROW], rows)
+
+
+def comparison_csv(comparison: Comparison) -> str:
+    """One line per variant and row, with the change against the first."""
+    body = comparison_body(comparison)
+    keys = list(comparison.by)
+    rows = [
+        {"variant": v["label"], "steps": v["steps"], **row} for v in body["variants"] for row in v["rows"]
+    ]
+    return _csv(["variant", "steps", *keys, *_ROW, cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE], rows)
+
+
+def _csv(columns: list[str], rows: Sequence[dict[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, columns, restval="", quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows([{c: "" if r.get(c) is None else r[c] for c in columns} for r in rows])
+    return out.getvalue()
+
+
+def info_csv(infos: Sequence[Info]) -> str:
+    """One line per trace with its counts and times."""
+    columns = [
+        "path",
+        "kernels",
+        "memcpys",
+        "memsets",
+        "kernel_sum_ns",
+        "busy_ns",
+        "span_ns",
+        "steps",
+        "partial",
+    ]
+    return _csv(columns, [{c: getattr(i, c) for c in columns} for i in infos])

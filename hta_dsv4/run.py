@@ -1,0 +1,194 @@
+"""One variant, loaded: read -> classify -> steps -> shares. What a notebook and the command line stand on.
+
+>>> import hta_dsv4
+>>> run = hta_dsv4.load("traces/h200_probe.trace.json.gz")  # doctest: +SKIP
+>>> run.shares(by="bucket").table  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from hta_dsv4.analysis import compare as compare_module
+from hta_dsv4.analysis.compare import Comparison
+from hta_dsv4.analysis.info import Info, trace_info
+from hta_dsv4.analysis.shares import Shares, parse_by, rank_shares
+from hta_dsv4.classify.rules import RuleSet, default_rules
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.model import Trace
+from hta_dsv4.trace.reader import Progress, read_traces
+from hta_dsv4.trace.steps import NONE, Steps, find_steps
+
+if TYPE_CHECKING:
+    from hta_dsv4.trace.hta import HtaView
+
+
+@dataclass(frozen=True)
+class Run:
+    """One variant: a label and its traces, one per rank (or several ranks in one merged file).
+
+    Attributes:
+        label: the variant's name.
+        traces: as read.
+        rules: the rules its activities are classified with.
+    """
+
+    label: str
+    traces: tuple[Trace, ...]
+    rules: RuleSet
+
+    @cached_property
+    def steps(self) -> tuple[Steps, ...]:
+        """The decode steps of each trace."""
+        return tuple(find_steps(t) for t in self.traces)
+
+    @cached_property
+    def classified(self) -> tuple[pd.DataFrame, ...]:
+        """Each trace's activity table with ``step, bucket, role, rule``."""
+        tables = []
+        for trace, steps in zip(self.traces, self.steps, strict=True):
+            table = self.rules.classify_frame(trace.activities)
+            table[col.STEP] = steps.of_activity
+            tables.append(table)
+        return tuple(tables)
+
+    @property
+    def activities(self) -> pd.DataFrame:
+        """The classified activity table of all ranks, one below the other (filter by ``rank``)."""
+        return (
+            self.classified[0] if len(self.classified) == 1 else pd.concat(self.classified, ignore_index=True)
+        )
+
+    @cached_property
+    def hta(self) -> HtaView:
+        """The same traces as HTA's own objects (``run.hta.analysis`` is its ``TraceAnalysis``)."""
+        from hta_dsv4.trace.hta import to_hta  # heavy import, wanted by few
+
+        return to_hta(self.traces)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank that has activities, in order."""
+        return tuple(sorted({int(r) for t in self.traces for r in t.activities[col.RANK].unique()}))
+
+    def shares(self, by: str | Sequence[str] = "bucket") -> Shares:
+        """Where the GPU time goes.
+
+        Args:
+            by: ``bucket``, ``role``, ``kernel``, or several of them.
+
+        Returns:
+            The share tables, one per rank.
+
+        Raises:
+            HtaDsv4Error: unknown ``by``, or no GPU activity in any trace.
+        """
+        keys = parse_by(by)
+        if not any(len(t.activities) for t in self.traces):
+            raise HtaDsv4Error(f"{self._where}: {_why_empty(self.traces)}")
+        tables = []
+        for table, steps in zip(self.classified, self.steps, strict=True):
+            tables += [rank_shares(table, steps, int(r), keys) for r in sorted(table[col.RANK].unique())]
+        return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), self._notes(tables))
+
+    def info(self) -> tuple[Info, ...]:
+        """What each trace is, has and lacks."""
+        return tuple(trace_info(t, s) for t, s in zip(self.traces, self.steps, strict=True))
+
+    @property
+    def _where(self) -> str:
+        return str(self.traces[0].path) if len(self.traces) == 1 else self.label
+
+    def _notes(self, tables: Sequence[object]) -> tuple[str, ...]:
+        notes: list[str] = []
+        for trace, steps in zip(self.traces, self.steps, strict=True):
+            where = f"{trace.path.name}: " if len(self.traces) > 1 else ""
+            if trace.partial:
+                notes.append(
+                    f"{where}PARTIAL: salvaged from a cut file; every figure covers only what was whole"
+                )
+            if steps.method == NONE and len(trace.activities):
+                notes.append(f"{where}no steps: {steps.detail}; figures are totals of the trace")
+            left_out = steps.table[~steps.table["counted"]]
+            if len(left_out):
+                kinds = ", ".join(f"{n} {p}" for p, n in left_out["phase"].value_counts().items())
+                notes.append(f"{where}{kinds} step(s) left out: the table is of decode steps")
+            notes += [where + w for w in trace.warnings]
+        for rank in tables:
+            if rank.steps and rank.outside:  # type: ignore[attr-defined]
+                total = rank.extent.sum_ns + rank.outside_ns  # type: ignore[attr-defined]
+                notes.append(
+                    f"rank {rank.rank}: {rank.outside} activities, {rank.outside_ns / 1e3:.3f} us, "  # type: ignore[attr-defined]
+                    f"{100 * rank.outside_ns / total:.1f} % of the trace's sum, lie outside the counted steps"  # type: ignore[attr-defined]
+                )
+        return tuple(notes)
+
+
+def _why_empty(traces: Sequence[Trace]) -> str:
+    if any(len(t.events) for t in traces):
+        return (
+            "CPU-only trace, no GPU activity in it; record with ProfilerActivity.CUDA and check that CUPTI is not "
+            "held by another profiler"
+        )
+    return "no GPU events in the trace; check that the profiled region ran"
+
+
+def load(
+    path: str | Path,
+    *,
+    label: str | None = None,
+    rules: RuleSet | None = None,
+    salvage: bool = False,
+    progress: Progress | None = None,
+) -> Run:
+    """Load one variant: a trace file, or a folder of ranks.
+
+    Args:
+        path: a Kineto JSON trace (plain, gzip, zstd, zip: told by content) or a folder with one per rank.
+        label: the variant's name; by default the file's name without its suffixes.
+        rules: classification rules; by default the bundled ones.
+        salvage: read what is whole of a cut file; the result is labelled partial.
+        progress: called with the number of bytes read and the total, on long reads.
+
+    Returns:
+        The run.
+
+    Raises:
+        TraceError: a file that cannot be read, with place and remedy.
+    """
+    path = Path(path)
+    traces = tuple(read_traces(path, salvage=salvage, progress=progress))
+    return Run(label or path.name.split(".")[0], traces, rules or default_rules())
+
+
+def compare(
+    runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path], by: str | Sequence[str] = "bucket"
+) -> Comparison:
+    """Put variants side by side, the first as base.
+
+    Args:
+        runs: label -> run or path, or a sequence of runs or paths (labelled by themselves).
+        by: ``bucket``, ``role``, ``kernel``, or several of them.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        HtaDsv4Error: unknown ``by``, repeated labels, unreadable traces.
+    """
+    pairs = runs.items() if isinstance(runs, Mapping) else [(None, r) for r in runs]
+    loaded = []
+    for label, run in pairs:
+        if not isinstance(run, Run):
+            run = load(run, label=label)
+        elif label is not None and label != run.label:
+            run = Run(label, run.traces, run.rules)
+        loaded.append(run)
+    return compare_module.compare([r.shares(by) for r in loaded])
