@@ -1,0 +1,132 @@
+"""Dense FP8 projection as DeepSeek-V4 serves it: 128x128 weight blocks, 1x128 activation groups, UE8M0 scales.
+
+``y = dequant(x) @ dequant(w)^T`` with e4m3 operands, FP32 accumulation and power-of-two scales applied once per
+128 channels. Two kernels: one quantises the activations, one multiplies. The weight tile is the left operand
+(``w @ x^T``): at decode batch sizes the token count does not fill the 64 rows of a Hopper ``wgmma``, the weight
+rows always do.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+GROUP = 128  # channels per activation scale; rows and columns of a weight block
+E4M3_MAX = 448.0
+
+
+@triton.jit
+def _per_token_group_quant_fp8_kernel(x_ptr, q_ptr, s_ptr, row_stride, groups, GROUP: tl.constexpr):
+    """One program per (row, group of 128 channels): amax, power-of-two scale, e4m3 codes."""
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
+    cols = group * GROUP + tl.arange(0, GROUP)
+    x = tl.load(x_ptr + row * row_stride + cols).to(tl.float32)
+    amax = tl.maximum(tl.max(tl.abs(x), axis=0), 1e-4)
+    scale = tl.exp2(tl.ceil(tl.log2(amax / 448.0)))
+    tl.store(q_ptr + row * groups * GROUP + cols, (x / scale).to(tl.float8e4nv))
+    tl.store(s_ptr + row * groups + group, scale)
+
+
+@triton.jit
+def _fp8_block_gemm_kernel(
+    x_ptr, xs_ptr, w_ptr, ws_ptr, y_ptr, M, N, K, batch,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """One program per (BLOCK_N outputs, BLOCK_M tokens, member of the batch); walks K by 128."""
+    member = tl.program_id(2)
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    m = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    k = tl.arange(0, GROUP)
+    groups = K // GROUP
+    row = (m * batch + member).to(tl.int64)  # activations are [M, batch, K]
+    w_row = (member * N + n).to(tl.int64)  # weights are [batch, N, K]
+    x_at = x_ptr + row[None, :] * K + k[:, None]
+    w_at = w_ptr + w_row[:, None] * K + k[None, :]
+    xs_at = xs_ptr + row * groups
+    ws_at = ws_ptr + ((member * N + tl.program_id(0) * BLOCK_N) // GROUP) * groups
+    acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
+    for g in range(0, groups):
+        x = tl.load(x_at, mask=m[None, :] < M, other=0.0)
+        w = tl.load(w_at, mask=n[:, None] < N, other=0.0)
+        xs = tl.load(xs_at + g, mask=m < M, other=0.0)
+        ws = tl.load(ws_at + g)
+        acc += tl.dot(w, x) * (xs * ws)[None, :]
+        x_at += GROUP
+        w_at += GROUP
+    y_at = y_ptr + row[None, :] * N + n[:, None]
+    tl.store(y_at, acc.to(tl.bfloat16), mask=(m[None, :] < M) & (n[:, None] < N))
+
+
+def quantize_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise per row and 128 channels.
+
+    Args:
+        x: [rows, K] bf16, K a multiple of 128, contiguous rows.
+
+    Returns:
+        e4m3 codes [rows, K] and FP32 power-of-two scales [rows, K/128].
+    """
+    rows, K = x.shape
+    groups = K // GROUP
+    if x.is_cuda:
+        q = torch.empty((rows, K), dtype=torch.float8_e4m3fn, device=x.device)
+        s = torch.empty((rows, groups), dtype=torch.float32, device=x.device)
+        _per_token_group_quant_fp8_kernel[(rows, groups)](x, q, s, x.stride(0), groups, GROUP=GROUP, num_warps=1)
+        return q, s
+    blocks = x.float().view(rows, groups, GROUP)
+    s = torch.exp2(torch.ceil(torch.log2(blocks.abs().amax(-1).clamp_min(1e-4) / E4M3_MAX)))
+    return (blocks / s[..., None]).view(rows, K).to(torch.float8_e4m3fn), s
+
+
+def quantize_weight(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantise by 128x128 blocks.
+
+    Args:
+        w: [..., N, K] float, N and K multiples of 128.
+
+    Returns:
+        e4m3 codes [..., N, K] and FP32 power-of-two scales [..., N/128, K/128].
+    """
+    *lead, N, K = w.shape
+    blocks = w.float().view(*lead, N // GROUP, GROUP, K // GROUP, GROUP)
+    s = torch.exp2(torch.ceil(torch.log2(blocks.abs().amax((-3, -1)).clamp_min(1e-8) / E4M3_MAX)))
+    codes = (blocks / s[..., :, None, :, None]).to(torch.float8_e4m3fn)
+    return codes.view(*lead, N, K), s
+
+
+def dequantize_weight(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """FP32 weights [..., N, K] from :func:`quantize_weight`'s pair; exact (power-of-two scales)."""
+    *lead, N, K = codes.shape
+    blocks = codes.float().view(*lead, N // GROUP, GROUP, K // GROUP, GROUP)
+    return (blocks * scales[..., :, None, :, None]).view(*lead, N, K)
+
+
+def fp8_block_matmul(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    """Multiply activations with block-quantised weights, one product per member of a batch.
+
+    Args:
+        x: [M, G, K] bf16, contiguous.
+        codes: [G, N, K] e4m3.
+        scales: [G, N/128, K/128] f32.
+
+    Returns:
+        [M, G, N] bf16.
+    """
+    M, G, K = x.shape
+    N = codes.shape[1]
+    q, s = quantize_activations(x.view(M * G, K))
+    if not x.is_cuda:
+        activations = q.float().view(M, G, K // GROUP, GROUP) * s.view(M, G, K // GROUP, 1)
+        return torch.einsum("mgk,gnk->mgn", activations.view(M, G, K), dequantize_weight(codes, scales)).bfloat16()
+    y = torch.empty((M, G, N), dtype=torch.bfloat16, device=x.device)
+    block_m = min(64, max(16, triton.next_power_of_2(M)))
+    # 64 rows per program keep 64 or more programs in flight on every projection but the first; 128 halves the
+    # activation re-reads where N is large enough to fill the GPU anyway.
+    block_n = 128 if G * N >= 16384 else 64
+    grid = (triton.cdiv(N, block_n), triton.cdiv(M, block_m), G)
+    _fp8_block_gemm_kernel[grid](
+        q, s, codes, scales, y, M, N, K, G, BLOCK_M=block_m, BLOCK_N=block_n, GROUP=GROUP, num_warps=4, num_stages=4
+    )
+    return y

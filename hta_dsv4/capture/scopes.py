@@ -1,0 +1,34 @@
+"""Names for the parts of the step, shown in a trace and free when nobody traces.
+
+``torch.profiler.record_function`` costs two dispatcher calls even with no profiler on: about 10 us a scope on a
+server CPU, 10 ms over the 900 scopes of a step. :func:`scope` looks at one flag first and hands out one shared
+do-nothing object when it is down.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch.autograd import profiler as _autograd_profiler
+
+_NOTHING: AbstractContextManager[object] = nullcontext()
+
+
+def profiler_on() -> bool:
+    """Whether a torch profiler is recording in this process."""
+    return bool(getattr(_autograd_profiler, "_is_profiler_enabled", False))
+
+
+def scope(name: str) -> AbstractContextManager[object]:
+    """A ``user_annotation`` range called ``name`` while a profiler records, else nothing.
+
+    Under ``torch.compile`` it is always nothing: reading the flag there would make the compiled code depend on
+    it and compile the step again as soon as the profiler starts.
+
+    Args:
+        name: the part of the model, e.g. ``layer.7/indexer/logits``.
+    """
+    if torch.compiler.is_compiling() or not profiler_on():
+        return _NOTHING
+    return torch.profiler.record_function(name)

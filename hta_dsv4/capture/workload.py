@@ -1,0 +1,330 @@
+"""One decode step of DeepSeek-V4, layer by layer, with random weights and real kernels.
+
+The step does what a server's step does on one GPU without tensor parallelism: metadata, embedding, per layer the
+hyper-connections around sparse-MLA attention and around the FP4 mixture of experts, then head and sampling. It
+holds no branch on device data and never waits for the GPU, so that it can be captured as a CUDA graph. It feeds
+its own token back and moves on one position, so consecutive steps are consecutive tokens.
+
+Run as a file it decodes a few tokens of the tiny model on the CPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from dsv4_kernels.decode import sparse_mla_decode
+from dsv4_kernels.indexer import PagedIndexK, indexer_logits, indexer_topk
+from dsv4_kernels.layout import PagedKV
+from dsv4_kernels.mhc import MhcWeights, hc_head, mhc_post, mhc_pre
+from dsv4_kernels.moe_fp4 import moe_fp4, route
+
+from hta_dsv4.capture.caches import (
+    Tables,
+    entry_slots,
+    make_tables,
+    random_index_pool,
+    random_kv_pool,
+    write_index_k,
+    write_kv,
+)
+from hta_dsv4.capture.compressor import CompressorState, compress, random_state
+from hta_dsv4.capture.config import (
+    HC,
+    HEAD_DIM,
+    INDEX_DIM,
+    WINDOW,
+    LayerKind,
+    ModelConfig,
+    StepShape,
+    model_config,
+)
+from hta_dsv4.capture.glue import clamped_swiglu, hadamard, rope_table, rotate_
+from hta_dsv4.capture.linear import project_f32
+from hta_dsv4.capture.scopes import scope
+from hta_dsv4.capture.switches import Switches
+from hta_dsv4.capture.weights import IndexerWeights, LayerWeights, ModelWeights, random_weights
+
+_CACHE_BUDGET = 24 << 30  # bytes; past it, layers of one kind share cache memory in turn
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCache:
+    """What one layer remembers: KV pools and compressor states, where its kind has them."""
+
+    swa: PagedKV
+    extra: PagedKV | None = None
+    index: PagedIndexK | None = None
+    state: CompressorState | None = None
+    index_state: CompressorState | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """What all layers of a step share; [B, ...] tensors on the device.
+
+    Attributes:
+        position: [B] int64, of the token being decoded.
+        swa_slots: [B, 1, 128] int32, newest first, -1 past the start; swa_length: [B] int32.
+        write_slot: [B] int64, where this token's KV goes.
+        c4_length: [B] int32, complete ratio-4 entries; c4_topk_length: [B] int32, at least 1.
+        c4_write, c128_write: [B] int64, where an entry closed by this token goes, else the spare slot.
+        c128_slots: [B, 1, width] int32, all complete entries, -1 tail; c128_length: [B] int32, at least 1.
+        rope: factors at this position per kind of rotary base: ("swa" | "c4"), and at the group's start for
+            ("c4 entry" | "c128 entry"); [B, 32] complex64.
+    """
+
+    position: torch.Tensor
+    swa_slots: torch.Tensor
+    swa_length: torch.Tensor
+    write_slot: torch.Tensor
+    c4_length: torch.Tensor
+    c4_topk_length: torch.Tensor
+    c4_write: torch.Tensor
+    c128_write: torch.Tensor
+    c128_slots: torch.Tensor
+    c128_length: torch.Tensor
+    rope: dict[str, torch.Tensor]
+
+
+class DecodeStep:
+    """A callable decode step with its weights, caches and position.
+
+    Args:
+        config: geometry, or its name.
+        shape: batch, context and static maximum context.
+        switches: which form of each part runs.
+        device: where; Triton forms need CUDA (or Triton's interpreter).
+        seed: the same seed gives the same model and caches under every choice of switches.
+        sets_per_kind: see :func:`~hta_dsv4.capture.weights.random_weights`.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig | str,
+        shape: StepShape,
+        switches: Switches,
+        device: torch.device | str = "cuda",
+        seed: int = 0,
+        sets_per_kind: int = 2,
+    ) -> None:
+        self.config = model_config(config) if isinstance(config, str) else config
+        self.shape, self.switches = shape, switches
+        self.device = torch.device(device)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        self.weights: ModelWeights = random_weights(self.config, switches, generator, sets_per_kind)
+        self.tables: Tables = make_tables(shape, generator)
+        self.cache_sets: dict[str, int] = {}
+        self.caches = self._make_caches(generator)
+        B = shape.batch
+        spread = max(min(shape.context // 8, shape.context - 1), 0)
+        back = torch.randint(0, spread + 1, (B,), generator=generator, device=self.device)
+        self.position = shape.context - 1 - back
+        self.tokens = torch.randint(0, self.config.vocab, (B,), generator=generator, device=self.device)
+        rope = {kind: rope_table(kind, shape.capacity, self.device) for kind in (LayerKind.SWA, LayerKind.C4)}
+        # The inverse rotation's factors are stored: a lazy conjugate would be resolved by one more launch a layer.
+        self._rope = {k.value: v for k, v in rope.items()} | {
+            f"{k.value} inverse": v.conj().resolve_conj() for k, v in rope.items()
+        }
+        self._hadamard = hadamard(INDEX_DIM, self.device)
+        self.logits: torch.Tensor | None = None
+
+    def _make_caches(self, generator: torch.Generator) -> tuple[LayerCache, ...]:
+        tables, layers, B = self.tables, self.config.layers, self.shape.batch
+        per_layer = {
+            LayerKind.C4: tables.c4.pool_pages * (37_440 + 8_448),
+            LayerKind.C128: tables.c128.pool_pages * 1_728,
+        }
+        total = sum(self.config.count(k) * v for k, v in per_layer.items())
+        share = min(1.0, _CACHE_BUDGET / total)
+        pools: dict[LayerKind, list[tuple[PagedKV, PagedIndexK | None]]] = {}
+        for kind in per_layer:
+            table = tables.c4 if kind is LayerKind.C4 else tables.c128
+            count = max(1, int(self.config.count(kind) * share))
+            self.cache_sets[kind.value] = count
+            pools[kind] = [
+                (
+                    random_kv_pool(table, generator),
+                    random_index_pool(table, generator) if kind is LayerKind.C4 else None,
+                )
+                for _ in range(count)
+            ]
+        caches: list[LayerCache] = []
+        seen = dict.fromkeys(LayerKind, 0)
+        for kind, w in zip(layers, self.weights.layers, strict=True):
+            swa = random_kv_pool(tables.swa, generator)
+            if w.compressor is None:
+                caches.append(LayerCache(swa))
+                continue
+            extra, index = pools[kind][seen[kind] % len(pools[kind])]
+            seen[kind] += 1
+            index_state = random_state(w.indexer.compressor, B, generator) if w.indexer else None
+            caches.append(LayerCache(swa, extra, index, random_state(w.compressor, B, generator), index_state))
+        return tuple(caches)
+
+    def __call__(self) -> torch.Tensor:
+        """Decode one token per request.
+
+        Returns:
+            [B] int64, the next tokens: the step's own state, overwritten by the next call.
+        """
+        with scope("metadata"):
+            meta = self._metadata()
+        with scope("embedding"):
+            x = self.weights.embedding[self.tokens][:, None, :].repeat(1, HC, 1)
+        for layer in range(len(self.config.layers)):
+            x = self._layer(layer, x, meta)
+        with scope("head/hc_head"):
+            head = self.weights.head
+            eps, hc_eps = self.config.rms_eps, self.config.hc_eps
+            y = hc_head(
+                x, head.hc_fn, head.hc_scale, head.hc_base, eps=eps, hc_eps=hc_eps, variant=self.switches.mhc
+            )
+        with scope("head/lm_head"):
+            y = F.rms_norm(y, (self.config.hidden,), head.norm, eps)
+            logits = (y.to(head.lm_head.dtype) @ head.lm_head.t()).float()
+        with scope("sampling"):
+            self.logits = logits
+            self.tokens.copy_(torch.softmax(logits, dim=-1).argmax(-1))
+            self.position.add_(1).clamp_(max=self.shape.capacity - 1)
+        return self.tokens
+
+    def _metadata(self) -> Metadata:
+        tables, position = self.tables, self.position
+        seen = position + 1
+        back = position[:, None] - torch.arange(WINDOW, device=self.device)
+        ring = tables.swa.owned * tables.swa.page_size
+        swa = torch.where(back >= 0, entry_slots(tables.swa, back % ring), -1).int()
+        c4_length = (seen // 4).int()
+        entry = torch.arange(self.shape.c128_width, device=self.device).expand(position.shape[0], -1)
+        c128_seen = seen // 128
+        c128 = torch.where(entry < c128_seen[:, None], entry_slots(tables.c128, entry), -1).int()
+        writes = {}
+        for ratio, table in ((4, tables.c4), (128, tables.c128)):
+            closed = (position // ratio)[:, None]
+            writes[ratio] = torch.where(seen % ratio == 0, entry_slots(table, closed)[:, 0], table.spare_slot)
+        return Metadata(
+            position=position,
+            swa_slots=swa[:, None],
+            swa_length=seen.clamp(max=WINDOW).int(),
+            write_slot=entry_slots(tables.swa, (position % ring)[:, None])[:, 0],
+            c4_length=c4_length,
+            c4_topk_length=c4_length.clamp(1, self.config.index_topk),
+            c4_write=writes[4],
+            c128_write=writes[128],
+            c128_slots=c128[:, None],
+            c128_length=c128_seen.clamp(min=1).int(),
+            rope={
+                **{name: table[position] for name, table in self._rope.items()},
+                "c4 entry": self._rope["c4"][position // 4 * 4],
+                "c128 entry": self._rope["c4"][position // 128 * 128],
+            },
+        )
+
+    def _layer(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
+        w, name = self.weights.layers[layer], f"layer.{layer}"
+        y, post, comb = self._mhc_pre(x, self.weights.mhc_attn[layer], w.attn_norm, f"{name}/mhc_pre/attention")
+        y = self._attention(layer, y, meta)
+        with scope(f"{name}/mhc_post/attention"):
+            x = mhc_post(y, x, post, comb, variant=self.switches.mhc)
+        y, post, comb = self._mhc_pre(x, self.weights.mhc_ffn[layer], w.ffn_norm, f"{name}/mhc_pre/moe")
+        y = self._moe(layer, y)
+        with scope(f"{name}/mhc_post/moe"):
+            return mhc_post(y, x, post, comb, variant=self.switches.mhc)
+
+    def _mhc_pre(
+        self, x: torch.Tensor, w: MhcWeights, norm: torch.Tensor, name: str
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        c = self.config
+        with scope(name):
+            y, post, comb = mhc_pre(
+                x, w, eps=c.rms_eps, hc_eps=c.hc_eps, iters=c.sinkhorn_iters, variant=self.switches.mhc
+            )
+        with scope(name.replace("mhc_pre", "norm")):
+            return F.rms_norm(y, (c.hidden,), norm, c.rms_eps), post, comb
+
+    def _attention(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
+        c, w, cache = self.config, self.weights.layers[layer], self.caches[layer]
+        kind, name = c.layers[layer], f"layer.{layer}"
+        rope = "swa" if kind is LayerKind.SWA else "c4"
+        B = x.shape[0]
+        with scope(f"{name}/attention/q_kv_proj"):
+            q_a, kv = w.wqkv_a(x).split([c.q_lora, HEAD_DIM], dim=1)
+            q_lora = F.rms_norm(q_a, (c.q_lora,), w.q_norm, c.rms_eps)
+            q = w.wq_b(q_lora).view(B, c.heads, HEAD_DIM)
+            q = rotate_(F.rms_norm(q, (HEAD_DIM,), None, c.rms_eps), meta.rope[rope])
+        with scope(f"{name}/attention/kv_write"):
+            kv = rotate_(F.rms_norm(kv, (HEAD_DIM,), w.kv_norm, c.rms_eps), meta.rope[rope])
+            write_kv(cache.swa, meta.write_slot, kv)
+        slots, length = None, None
+        if w.compressor is not None and cache.state is not None and cache.extra is not None:
+            with scope(f"{name}/compressor"):
+                entry, _ = compress(x, meta.position, w.compressor, cache.state, c.rms_eps)
+                rotate_(entry, meta.rope[f"{kind.value} entry"])
+                write = meta.c4_write if kind is LayerKind.C4 else meta.c128_write
+                write_kv(cache.extra, write, entry)
+            slots, length = meta.c128_slots, meta.c128_length
+        if w.indexer is not None:
+            slots, length = self._indexer(w.indexer, cache, x, q_lora, meta, f"{name}/indexer"), meta.c4_topk_length
+        with scope(f"{name}/attention/core"):
+            out, _ = sparse_mla_decode(
+                q[:, None], cache.swa, meta.swa_slots, topk_length=meta.swa_length,
+                extra=cache.extra, extra_indices=slots, extra_topk_length=length,
+                attn_sink=w.sink, variant=self.switches.attention,
+            )  # fmt: skip
+        with scope(f"{name}/attention/out_proj"):
+            out = rotate_(out[:, 0], meta.rope[f"{rope} inverse"])
+            return w.wo_b(w.wo_a(out.reshape(B, c.o_groups, -1)).reshape(B, -1))
+
+    def _indexer(
+        self, w: IndexerWeights, cache: LayerCache, x: torch.Tensor, q_lora: torch.Tensor, meta: Metadata, name: str
+    ) -> torch.Tensor:
+        """Slots of the selected entries, [B, 1, topk] int32."""
+        c, B = self.config, x.shape[0]
+        assert cache.index is not None
+        assert cache.index_state is not None
+        with scope(f"{name}/compressor"):
+            key, _ = compress(x, meta.position, w.compressor, cache.index_state, c.rms_eps)
+            rotate_(key, meta.rope["c4 entry"])
+            write_index_k(cache.index, meta.c4_write, key @ self._hadamard)
+        with scope(f"{name}/q_proj"):
+            q = rotate_(w.wq_b(q_lora).view(B, c.index_heads, INDEX_DIM), meta.rope["c4"])
+            rotated = (q @ self._hadamard).float()
+            scale = rotated.abs().amax(-1, keepdim=True).clamp_min(1e-4) / 448.0
+            codes = (rotated / scale).to(torch.float8_e4m3fn)
+            weights = (x.to(w.weights_proj.dtype) @ w.weights_proj.t()).float()
+            weights = weights * scale[..., 0] * (INDEX_DIM * c.index_heads) ** -0.5
+        table = self.tables.c4.pages
+        with scope(f"{name}/logits"):
+            scores = indexer_logits(
+                codes, cache.index, weights, table, meta.c4_length, variant=self.switches.indexer
+            )
+        with scope(f"{name}/topk"):
+            form = "triton" if self.switches.indexer == "triton" else "torch"
+            return indexer_topk(scores, meta.c4_length, table, c.index_topk, variant=form)[:, None]
+
+    def _moe(self, layer: int, x: torch.Tensor) -> torch.Tensor:
+        c, w, name = self.config, self.weights.layers[layer], f"layer.{layer}/moe"
+        with scope(f"{name}/router"):
+            hashed = layer < c.hash_layers
+            ids, weights = route(
+                project_f32(x, w.router),
+                bias=None if hashed else w.router_bias,
+                topk=c.experts_per_token,
+                scaling=c.routed_scaling,
+                hash_ids=w.hash_table[self.tokens] if hashed else None,
+                variant=self.switches.moe,
+            )
+        with scope(f"{name}/experts"):
+            routed = moe_fp4(x, w.experts, ids, weights, limit=c.swiglu_limit, variant=self.switches.moe)
+        with scope(f"{name}/shared_expert"):
+            shared = w.shared_w2(clamped_swiglu(w.shared_w13(x), c.swiglu_limit))
+            return routed + shared
+
+
+if __name__ == "__main__":
+    cpu = Switches(attention="reference", moe="torch", gemm="bf16")
+    step = DecodeStep("tiny", StepShape(batch=2, context=600, max_context=2048), cpu, device="cpu")
+    for _ in range(4):
+        print(step().tolist())
