@@ -1,0 +1,187 @@
+"""The device code the MMA kernels share: walk token blocks of both scopes, dequantise, attend.
+
+A program owns ``BLOCK_H`` heads of one row and walks blocks of ``BLOCK_T`` tokens. The 512 head dimensions
+are cut into tiles (``TILES`` for the 448 e4m3 ones, one of 64 for the rotary ones) that cover them exactly:
+there is no padded tail that would read rotary bytes as e4m3. K and V are the same vectors, so each token
+is read and dequantised once and used in both products.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+# Scores below this are "nothing seen yet". Finite, so that differences of two of them are 0 and not NaN.
+NEGATIVE = tl.constexpr(-1.0e30)
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.jit
+def scope_length(length_ptr: tl.tensor, request: tl.tensor, WIDTH: tl.constexpr, HAS_LENGTH: tl.constexpr) -> tl.tensor:
+    """Valid entries of a scope: its device-side length, held within the padded width."""
+    if HAS_LENGTH:
+        return tl.minimum(tl.load(length_ptr + request), WIDTH)
+    return WIDTH
+
+
+@triton.jit
+def _zeros(ROWS: tl.constexpr, COLUMNS: tl.constexpr) -> tl.tensor:
+    # A call of its own: an element of a constexpr tuple is a plain int where it is unrolled.
+    return tl.zeros([ROWS, COLUMNS], tl.float32)
+
+
+@triton.jit
+def load_q(
+    q_ptr: tl.tensor, row: tl.tensor, head: tl.tensor, heads: tl.tensor,
+    TILES: tl.constexpr, OPERAND: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Query tiles of a head group: ``[BLOCK_H, tile]`` for each of ``TILES``, then the rotary ``[BLOCK_H, 64]``."""
+    base = q_ptr + (row.to(tl.int64) * heads + head[:, None]) * 512
+    inside = head[:, None] < heads
+    q = ()
+    start = 0
+    for i in tl.static_range(len(TILES)):
+        q = q + (tl.load(base + start + tl.arange(0, TILES[i])[None, :], mask=inside, other=0.0).to(OPERAND),)
+        start += TILES[i]
+    return q + (tl.load(base + 448 + tl.arange(0, 64)[None, :], mask=inside, other=0.0).to(OPERAND),)
+
+
+@triton.jit
+def load_kv(
+    kv_ptr: tl.tensor, page: tl.tensor, slot: tl.tensor, page_stride: tl.tensor, section: tl.tensor,
+    valid: tl.tensor, TILES: tl.constexpr, OPERAND: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Gather and dequantise a block of tokens: ``[BLOCK_T, tile]`` per tile, then the rotary ``[BLOCK_T, 64]``.
+
+    Invalid tokens are not read (masked loads) and come out as 0, so that bytes which decode to NaN cannot
+    leak into a product.
+    """
+    page_ptr = kv_ptr + page.to(tl.int64) * page_stride
+    record = page_ptr + slot * 576
+    scales = page_ptr + section + slot * 8
+    kv = ()
+    start = 0
+    for i in tl.static_range(len(TILES)):
+        columns = start + tl.arange(0, TILES[i])
+        raw = tl.load(record[:, None] + columns[None, :], mask=valid[:, None], other=0)
+        value = raw.to(tl.float8e4nv, bitcast=True).to(OPERAND)
+        if TILES[i] == 64:
+            code = tl.load(scales + start // 64, mask=valid, other=0)[:, None]
+        else:
+            code = tl.load(scales[:, None] + columns[None, :] // 64, mask=valid[:, None], other=0)
+        kv = kv + (value * tl.exp2(code.to(tl.float32) - 127.0).to(OPERAND),)
+        start += TILES[i]
+    rope = (record + 448).to(tl.pointer_type(tl.bfloat16), bitcast=True)
+    value = tl.load(rope[:, None] + tl.arange(0, 64)[None, :], mask=valid[:, None], other=0.0)
+    return kv + (value.to(OPERAND),)
+
+
+@triton.jit
+def attend(
+    q: tl.tensor, first: tl.tensor, step: tl.tensor, scale_log2: tl.tensor, row: tl.tensor,
+    kv_ptr: tl.tensor, page_stride: tl.tensor, index_ptr: tl.tensor, length: tl.tensor,
+    extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, extra_index_ptr: tl.tensor, extra_length: tl.tensor,
+    WIDTH: tl.constexpr, PAGE_SIZE: tl.constexpr, EXTRA_WIDTH: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Attend to blocks ``first, first + step, ...`` of the concatenated [main | extra] list of one row.
+
+    The loop is bounded by the device-side lengths, not by the padded widths; a block never straddles the
+    two scopes. ``EXTRA_WIDTH`` 0 means one scope only.
+
+    Returns:
+        Unnormalised output tiles (float32), row maxima in base 2 (``NEGATIVE`` if nothing was valid) and
+        sums, both ``[BLOCK_H]``.
+    """
+    acc = ()
+    for i in tl.static_range(len(TILES)):
+        acc = acc + (_zeros(BLOCK_H, TILES[i]),)
+    acc = acc + (_zeros(BLOCK_H, 64),)
+    m = tl.full([BLOCK_H], NEGATIVE, tl.float32)
+    l = tl.zeros([BLOCK_H], tl.float32)  # noqa: E741 - the softmax literature's name
+    main_blocks = tl.cdiv(length, BLOCK_T)
+    blocks = main_blocks
+    if EXTRA_WIDTH > 0:
+        blocks += tl.cdiv(extra_length, BLOCK_T)
+    for block in tl.range(first, blocks, step, num_stages=STAGES):
+        if EXTRA_WIDTH > 0:
+            is_extra = block >= main_blocks
+            position = tl.where(is_extra, block - main_blocks, block) * BLOCK_T + tl.arange(0, BLOCK_T)
+            list_ptr = tl.where(is_extra, extra_index_ptr + row.to(tl.int64) * EXTRA_WIDTH,
+                                index_ptr + row.to(tl.int64) * WIDTH)  # fmt: skip
+            index = tl.load(list_ptr + position, mask=position < tl.where(is_extra, extra_length, length), other=-1)
+            valid = index >= 0
+            index = tl.where(valid, index, 0)
+            page = tl.where(is_extra, index // EXTRA_PAGE_SIZE, index // PAGE_SIZE)
+            slot = tl.where(is_extra, index % EXTRA_PAGE_SIZE, index % PAGE_SIZE)
+            pool = tl.where(is_extra, extra_kv_ptr, kv_ptr)
+            stride = tl.where(is_extra, extra_page_stride, page_stride)
+            section = tl.where(is_extra, EXTRA_PAGE_SIZE * 576, PAGE_SIZE * 576)
+            kv = load_kv(pool, page, slot, stride, section, valid, TILES, OPERAND)
+        else:
+            position = block * BLOCK_T + tl.arange(0, BLOCK_T)
+            index = tl.load(index_ptr + row.to(tl.int64) * WIDTH + position, mask=position < length, other=-1)
+            valid = index >= 0
+            index = tl.where(valid, index, 0)
+            page, slot = index // PAGE_SIZE, index % PAGE_SIZE
+            kv = load_kv(kv_ptr, page, slot, page_stride, PAGE_SIZE * 576, valid, TILES, OPERAND)
+        score = tl.dot(q[0], tl.trans(kv[0]))
+        for i in tl.static_range(1, len(TILES) + 1):
+            score = tl.dot(q[i], tl.trans(kv[i]), score)
+        score = tl.where(valid[None, :], score * scale_log2, float("-inf"))
+        m_new = tl.maximum(m, tl.max(score, 1))
+        alpha = tl.exp2(m - m_new)
+        weight = tl.exp2(score - m_new[:, None])
+        l = l * alpha + tl.sum(weight, 1)  # noqa: E741
+        weight = weight.to(OPERAND)
+        scaled = ()
+        for i in tl.static_range(len(TILES) + 1):
+            scaled = scaled + (tl.dot(weight, kv[i], acc[i] * alpha[:, None]),)
+        acc = scaled
+        m = m_new
+    return acc, m, l
+
+
+@triton.jit
+def finish(
+    m: tl.tensor, l: tl.tensor, sink_ptr: tl.tensor, head: tl.tensor, heads: tl.tensor,  # noqa: E741
+    HAS_SINK: tl.constexpr, SGLANG: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Close a softmax: the factor on the unnormalised output, and ``lse`` by the convention.
+
+    Returns:
+        float32 ``[BLOCK_H]`` factor (0 for an empty row) and natural-log lse.
+    """
+    empty = l == 0.0
+    lse2 = m + tl.log2(l)
+    denominator = l
+    lse = lse2 * LN_2
+    if HAS_SINK:
+        sink = tl.load(sink_ptr + head, mask=head < heads, other=float("-inf"))
+        # A sink far above the scores overflows to an infinite denominator: output 0, as it should be.
+        denominator = l + tl.exp2(sink * LOG2_E - m)
+        if SGLANG:
+            high = tl.maximum(lse, sink)
+            total = high + tl.log(tl.exp(lse - high) + tl.exp(sink - high))
+            lse = tl.where(empty | (high == float("-inf")), sink, total)
+        else:
+            lse = tl.where(empty, float("inf"), lse)
+    else:
+        lse = tl.where(empty, float("-inf") if SGLANG else float("inf"), lse)
+    return tl.where(empty, 0.0, 1.0 / denominator), lse
+
+
+@triton.jit
+def store_tiles(
+    acc: tl.tensor, out_ptr: tl.tensor, row: tl.tensor, head: tl.tensor, heads: tl.tensor, TILES: tl.constexpr
+) -> tl.tensor:
+    """Write output tiles to ``out[row, head, :]``, in ``out_ptr``'s element type."""
+    base = out_ptr + (row.to(tl.int64) * heads + head[:, None]) * 512
+    inside = head[:, None] < heads
+    start = 0
+    for i in tl.static_range(len(TILES)):
+        tl.store(base + start + tl.arange(0, TILES[i])[None, :], acc[i].to(out_ptr.dtype.element_ty), mask=inside)
+        start += TILES[i]
+    tl.store(base + 448 + tl.arange(0, 64)[None, :], acc[len(TILES)].to(out_ptr.dtype.element_ty), mask=inside)

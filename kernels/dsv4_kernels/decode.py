@@ -1,0 +1,137 @@
+"""The public call: check the arguments, choose a variant, run it."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from dsv4_kernels.call import Convention, DecodeCall, make_call
+from dsv4_kernels.layout import HEAD_DIM, PagedKV
+from dsv4_kernels.mma import mma_decode
+from dsv4_kernels.reference import reference_attention
+from dsv4_kernels.runtime import describe_device, interpreting
+from dsv4_kernels.select import combine_config, mma_config
+from dsv4_kernels.select import num_splits as choose_splits
+from dsv4_kernels.simt import simt_decode
+from dsv4_kernels.split_k import split_k_decode
+
+Variant = Literal["auto", "simt", "mma", "split_k", "reference"]
+ENVIRONMENT = "HTA_DSV4_ATTENTION"
+
+
+def resolve_variant(variant: str, device_type: str) -> Variant:
+    """The variant that runs: an explicit one, or for ``auto`` the environment's, or the default.
+
+    Args:
+        variant: One of :data:`Variant`.
+        device_type: Device of the query; on ``cpu`` without Triton's interpreter only the reference runs.
+
+    Returns:
+        Any variant but ``auto``.
+
+    Raises:
+        ValueError: The argument or ``HTA_DSV4_ATTENTION`` names no variant, or one that cannot run here.
+    """
+    choices = get_args(Variant)
+    if variant not in choices:
+        raise ValueError(f"variant: expected one of {', '.join(choices)}, got {variant!r}")
+    source = "variant"
+    if variant == "auto":
+        variant = os.environ.get(ENVIRONMENT) or "auto"
+        source = ENVIRONMENT
+        if variant not in choices:
+            raise ValueError(f"{ENVIRONMENT}: expected one of {', '.join(choices)}, got {variant!r}")
+    can_launch = device_type == "cuda" or interpreting()
+    if variant == "auto":
+        return "split_k" if can_launch else "reference"
+    if variant != "reference" and not can_launch:
+        raise ValueError(
+            f"{source}: {variant!r} needs tensors on a CUDA device (or TRITON_INTERPRET=1), got {device_type}; "
+            "'reference' runs anywhere"
+        )
+    return variant  # type: ignore[return-value]
+
+
+def run_call(call: DecodeCall, variant: Variant, num_splits: int | None = None) -> tuple[Tensor, Tensor]:
+    """Run a checked call as ``variant`` (not ``auto``) on the configuration its static shapes select.
+
+    Returns:
+        bf16 ``[rows, H, 512]`` and float32 ``[rows, H]``.
+    """
+    if variant == "reference":
+        out, lse = reference_attention(call)
+        return out.to(torch.bfloat16), lse
+    if variant == "simt":
+        return simt_decode(call)
+    device = describe_device(call.q)
+    config = mma_config(device, call.rows, call.heads)
+    if variant == "mma":
+        return mma_decode(call, config)
+    splits = num_splits or choose_splits(
+        call.rows, call.heads, call.widths, device.num_sms, block_h=config.block_h, block_t=config.block_t
+    )
+    if splits == 1:
+        return mma_decode(call, config)
+    return split_k_decode(call, config, combine_config(device, call.rows, call.heads, splits), splits)
+
+
+def sparse_mla_decode(
+    q: Tensor,
+    cache: PagedKV,
+    indices: Tensor,
+    *,
+    topk_length: Tensor | None = None,
+    extra: PagedKV | None = None,
+    extra_indices: Tensor | None = None,
+    extra_topk_length: Tensor | None = None,
+    attn_sink: Tensor | None = None,
+    softmax_scale: float = HEAD_DIM**-0.5,
+    convention: Convention = "flashmla",
+    variant: Variant = "auto",
+    num_splits: int | None = None,
+    check_indices: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """DeepSeek-V4 sparse-MLA decode over one or two lists of cached tokens.
+
+    Every query token attends to the tokens its lists name, in one softmax over their union; K and V are the
+    same 512-vector. On a GPU the call can be captured into a CUDA graph: it reads nothing back, and what it
+    launches and allocates depends on shapes alone. The outputs of a call must not be freed before the
+    graph that holds it.
+
+    Args:
+        q: bf16 ``[B, S, H, 512]``; S > 1 for draft tokens, which share their request's lengths.
+        cache: Main pool (the sliding window).
+        indices: int32 ``[B, S, topk]`` flat slots of ``cache``; -1 anywhere means none.
+        topk_length: int32 ``[B]``, leading entries of ``indices`` that may be valid; None for all.
+        extra: Second pool (compressed tokens), with its own page size.
+        extra_indices: int32 ``[B, S, extra_topk]`` flat slots of ``extra``.
+        extra_topk_length: int32 ``[B]`` for ``extra_indices``.
+        attn_sink: float32 ``[H]``, a logit per head that joins the softmax's denominator only.
+        softmax_scale: Factor on ``q . k``.
+        convention: What ``lse`` means with a sink and for empty rows, see
+            :data:`~dsv4_kernels.call.Convention`.
+        variant: ``simt`` (the baseline), ``mma``, ``split_k``, ``reference`` (torch), or ``auto``: the
+            environment variable ``HTA_DSV4_ATTENTION`` if set, else ``split_k``.
+        num_splits: Programs per row's list, for ``split_k``; None for
+            :func:`~dsv4_kernels.select.num_splits`. 1 runs the single-launch kernel.
+        check_indices: Compare index and length *values* with the pools (waits for a GPU, not capturable).
+            None: only on the CPU. An index past the pool is undefined behaviour where it is not checked.
+
+    Returns:
+        Output bf16 ``[B, S, H, 512]`` and lse float32 ``[B, S, H]`` (natural log).
+
+    Raises:
+        ValueError: An argument has the wrong type, shape, dtype, device or range; the message names it.
+    """
+    chosen = resolve_variant(variant, q.device.type if isinstance(q, Tensor) else "cpu")
+    call = make_call(
+        q, cache, indices, topk_length=topk_length, extra=extra, extra_indices=extra_indices,
+        extra_topk_length=extra_topk_length, attn_sink=attn_sink, softmax_scale=softmax_scale,
+        convention=convention, check_indices=check_indices,
+    )  # fmt: skip
+    if num_splits is not None and (isinstance(num_splits, bool) or not isinstance(num_splits, int) or num_splits < 1):
+        raise ValueError(f"num_splits: expected a positive integer or None, got {num_splits!r}")
+    return call.unflatten(*run_call(call, chosen, num_splits))

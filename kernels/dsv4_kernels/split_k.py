@@ -1,0 +1,129 @@
+"""Sparse-MLA decode on tensor cores with the token list split over programs, and the N-way combine.
+
+Grid ``(NSPLIT, head groups, rows)``: split ``s`` takes the blocks ``s, s + NSPLIT, ...`` of the valid
+[main | extra] list, so the splits of a row differ by at most one block whatever its length. Each leaves an
+unnormalised partial output with its running maximum and sum; ``_sparse_mla_combine_kernel`` merges them by
+log-sum-exp and folds the sink. Nothing about the launch depends on device values, so one CUDA graph per
+batch captures it.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dsv4_kernels.call import DecodeCall
+from dsv4_kernels.core import NEGATIVE, attend, finish, load_q, scope_length, store_tiles
+from dsv4_kernels.runtime import LOG2_E, kernel_arguments, launch_options, operand_type
+from dsv4_kernels.select import CombineConfig, MmaConfig
+
+
+@triton.jit
+def _sparse_mla_split_k_kernel(
+    q_ptr: tl.tensor, partial_ptr: tl.tensor, max_ptr: tl.tensor, sum_ptr: tl.tensor, sink_ptr: tl.tensor,
+    kv_ptr: tl.tensor, page_stride: tl.tensor, index_ptr: tl.tensor, length_ptr: tl.tensor,
+    extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, extra_index_ptr: tl.tensor,
+    extra_length_ptr: tl.tensor, heads: tl.tensor, q_len: tl.tensor, scale_log2: tl.tensor,
+    WIDTH: tl.constexpr, PAGE_SIZE: tl.constexpr, EXTRA_WIDTH: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr,
+    HAS_LENGTH: tl.constexpr, HAS_EXTRA_LENGTH: tl.constexpr, NSPLIT: tl.constexpr,
+    BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
+    STAGES: tl.constexpr, PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    split = tl.program_id(0)
+    row = tl.program_id(2)
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    length = scope_length(length_ptr, row // q_len, WIDTH, HAS_LENGTH)
+    extra_length = scope_length(extra_length_ptr, row // q_len, EXTRA_WIDTH, HAS_EXTRA_LENGTH)
+    part = row * NSPLIT + split
+    slot = part * heads + head
+    if split >= tl.cdiv(length, BLOCK_T) + tl.cdiv(extra_length, BLOCK_T):
+        # Nothing for this split: say so in the sum, and leave the partial output unwritten and unread.
+        tl.store(max_ptr + slot, tl.full([BLOCK_H], NEGATIVE, tl.float32), mask=head < heads)
+        tl.store(sum_ptr + slot, tl.zeros([BLOCK_H], tl.float32), mask=head < heads)
+    else:
+        q = load_q(q_ptr, row, head, heads, TILES, OPERAND)
+        acc, m, l = attend(
+            q, split, NSPLIT, scale_log2, row, kv_ptr, page_stride, index_ptr, length,
+            extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_length,
+            WIDTH, PAGE_SIZE, EXTRA_WIDTH, EXTRA_PAGE_SIZE, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES,
+        )  # fmt: skip
+        store_tiles(acc, partial_ptr, part, head, heads, TILES)
+        tl.store(max_ptr + slot, m, mask=head < heads)
+        tl.store(sum_ptr + slot, l, mask=head < heads)
+
+
+@triton.jit
+def _sparse_mla_combine_kernel(
+    partial_ptr: tl.tensor, max_ptr: tl.tensor, sum_ptr: tl.tensor, out_ptr: tl.tensor, lse_ptr: tl.tensor,
+    sink_ptr: tl.tensor, heads: tl.tensor, NSPLIT: tl.constexpr, SPLITS_POW2: tl.constexpr,
+    HAS_SINK: tl.constexpr, SGLANG: tl.constexpr, BLOCK_H: tl.constexpr, COLUMNS: tl.constexpr,
+    PDL: tl.constexpr,
+) -> None:  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+    row = tl.program_id(2)
+    head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    splits = tl.arange(0, SPLITS_POW2)
+    slots = (row * NSPLIT + splits[:, None]) * heads + head[None, :]
+    inside = (splits[:, None] < NSPLIT) & (head[None, :] < heads)
+    maxima = tl.load(max_ptr + slots, mask=inside, other=NEGATIVE)
+    sums = tl.load(sum_ptr + slots, mask=inside, other=0.0)
+    m = tl.max(maxima, 0)
+    l = tl.sum(sums * tl.exp2(maxima - m[None, :]), 0)  # noqa: E741
+    factor, lse = finish(m, l, sink_ptr, head, heads, HAS_SINK, SGLANG)
+    acc = tl.zeros([BLOCK_H, COLUMNS], tl.float32)
+    for split in tl.static_range(NSPLIT):
+        slot = (row * NSPLIT + split) * heads + head
+        # Loaded again (from L1) rather than picked out of the tile above, which costs a reduction a split.
+        split_max = tl.load(max_ptr + slot, mask=head < heads, other=NEGATIVE)
+        split_sum = tl.load(sum_ptr + slot, mask=head < heads, other=0.0)
+        used = (split_sum > 0.0) & (head < heads)
+        offsets = slot.to(tl.int64)[:, None] * 512 + column[None, :]
+        part = tl.load(partial_ptr + offsets, mask=used[:, None], other=0.0).to(tl.float32)
+        acc += part * tl.exp2(split_max - m)[:, None]
+    out = (row.to(tl.int64) * heads + head)[:, None] * 512 + column[None, :]
+    tl.store(out_ptr + out, (acc * factor[:, None]).to(out_ptr.dtype.element_ty), mask=head[:, None] < heads)
+    tl.store(lse_ptr + row * heads + head, lse, mask=(head < heads) & (tl.program_id(0) == 0))
+
+
+def split_k_decode(
+    call: DecodeCall, config: MmaConfig, combine: CombineConfig, num_splits: int
+) -> tuple[Tensor, Tensor]:
+    """Run the split kernel and its combine.
+
+    Args:
+        call: A checked call.
+        config: Tile sizes and launch shape of the split kernel, see :mod:`dsv4_kernels.select`.
+        combine: Those of the combine.
+        num_splits: Programs that share one row's list; 2 or more (1 is :mod:`dsv4_kernels.mma`'s).
+
+    Returns:
+        bf16 ``[rows, H, 512]`` and float32 ``[rows, H]``.
+    """
+    out, lse = call.outputs()
+    shape = (call.rows, num_splits, call.heads)
+    dtype = torch.bfloat16 if combine.partials == "bf16" else torch.float32
+    partial = torch.empty(*shape, call.q.shape[2], dtype=dtype, device=call.q.device)
+    maxima = torch.empty(shape, dtype=torch.float32, device=call.q.device)
+    sums = torch.empty_like(maxima)
+    arguments = kernel_arguments(call)
+    _sparse_mla_split_k_kernel[(num_splits, triton.cdiv(call.heads, config.block_h), call.rows)](
+        call.q, partial, maxima, sums, **arguments, scale_log2=call.scale * LOG2_E, NSPLIT=num_splits,
+        BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
+        OPERAND=operand_type(config.operand), STAGES=config.stages, **launch_options(config.warps, config.pdl),
+    )  # fmt: skip
+    grid = (call.q.shape[2] // combine.columns, triton.cdiv(call.heads, combine.block_h), call.rows)
+    _sparse_mla_combine_kernel[grid](
+        partial, maxima, sums, out, lse, arguments["sink_ptr"], call.heads, NSPLIT=num_splits,
+        SPLITS_POW2=triton.next_power_of_2(num_splits), HAS_SINK=call.sink is not None,
+        SGLANG=call.convention == "sglang", BLOCK_H=combine.block_h, COLUMNS=combine.columns,
+        **launch_options(combine.warps, combine.pdl),
+    )  # fmt: skip
+    return out, lse
