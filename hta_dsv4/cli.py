@@ -203,15 +203,19 @@ def explain(
     _write(form, text, lambda: [grid.explain_grid(found)], full)
 
 
-def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+def main(args: Sequence[str] | None = None) -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 2.
+
+    Args:
+        args: the words after the command's name; by default the process's own.
+    """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(
             stream, "reconfigure"
         ):  # a name that the terminal's encoding lacks is escaped, not a crash
             stream.reconfigure(errors="backslashreplace")
     try:
-        code = app(standalone_mode=False)
+        code = app(args, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         sys.stderr.write(error.format_message() + "\n")
         code = 2

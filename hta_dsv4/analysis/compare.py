@@ -71,7 +71,7 @@ def compare(variants: Sequence[Shares]) -> Comparison:
         table[label, sh.LAUNCHES] = parts[label][sh.LAUNCHES].astype("Int64").reindex(table.index)
     base = variants[0]
     for other in variants[1:]:
-        per_step = pd.array([pd.NA] * len(table), dtype="Int64")
+        per_step = pd.Series(pd.NA, index=table.index, dtype="Int64")
         if base.median_rank.steps and other.median_rank.steps:
             per_step = (
                 table[other.label, sh.TIME_NS_PER_STEP].fillna(0)

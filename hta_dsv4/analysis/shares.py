@@ -153,7 +153,7 @@ def _table(part: pd.DataFrame, columns: list[str], keys: list[str], sum_ns: int,
         table[TIME_NS_PER_STEP] = pd.array(
             [divide_half_even(int(t), steps) for t in table[TIME_NS]], dtype="Int64"
         )
-        table[LAUNCHES_PER_STEP] = pd.array(table[LAUNCHES] / steps, dtype="Float64")
+        table[LAUNCHES_PER_STEP] = (table[LAUNCHES] / steps).astype("Float64")
     else:
         table[TIME_NS_PER_STEP] = pd.array([pd.NA] * len(table), dtype="Int64")
         table[LAUNCHES_PER_STEP] = pd.array([pd.NA] * len(table), dtype="Float64")

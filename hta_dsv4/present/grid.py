@@ -53,7 +53,7 @@ def _exact_us(ns: int) -> str:
     return f"{sign}{ns // 1000:,}.{ns % 1000:03d}"
 
 
-def _signed_us(ns: int | None) -> str:
+def _signed_us(ns: float | None) -> str:
     if ns is None or pd.isna(ns):
         return ABSENT
     return ("+" if ns > 0 else "") + _exact_us(int(ns))
@@ -127,21 +127,13 @@ def shares_grid(shares: Shares, top: int = 0) -> Grid:
                 "",
             )
         )
-    values = _extent_values(rank)
-    blank = [""] * (len(keys) - 1)
     footer = [
-        (
-            f"{name}: {what}",
-            *blank,
-            us(per_step(values[name], rank.steps)),
-            _percent(values[name] / values["sum"] if values["sum"] else None),
-            *([_count(rank.extent.launches / max(rank.steps, 1)), "", ""] if name == "sum" else ["", "", ""]),
-        )
+        (f"{name}: {what}", *[""] * (len(keys) - 1), *_extent_cells(rank, name), "", "")
         for name, what in _EXTENT
     ]
-    count = f"{rank.steps} steps" if rank.steps else "no steps: totals of the trace"
+    steps = f"{rank.steps} steps" if rank.steps else "no steps: totals of the trace"
     headers = (*keys, unit, "% of sum", "launches" + ("/step" if rank.steps else ""), "mean us", "median us")
-    return Grid(f"{shares.label}: {count}", headers, tuple(rows), tuple(footer), shares.notes, left=len(keys))
+    return Grid(f"{shares.label}: {steps}", headers, tuple(rows), tuple(footer), shares.notes, left=len(keys))
 
 
 def _ranks_grid(shares: Shares, top: int) -> Grid:
@@ -208,28 +200,31 @@ def comparison_grid(comparison: Comparison, top: int = 0) -> Grid:
         rest = table.iloc[shown:].sum(numeric_only=False, min_count=1)
         rows.append((f"({len(table) - shown} more)", *[""] * (len(keys) - 1), *cells(rest)))
     footer = [
-        (f"{name}: {what}", *[""] * (len(keys) - 1), *_extent_cells(variants, name)) for name, what in _EXTENT
+        (f"{name}: {what}", *[""] * (len(keys) - 1), *_extent_changes(variants, name))
+        for name, what in _EXTENT
     ]
     title = " | ".join(f"{v.label}: {steps[v.label] or 'no'} steps" for v in variants)
     return Grid(title, tuple(headers), tuple(rows), tuple(footer), comparison.notes, left=len(keys))
 
 
-def _extent_cells(variants: Sequence[Shares], name: str) -> list[str]:
-    out: list[str] = []
+def _extent_cells(rank: RankShares, name: str) -> list[str]:
+    """Time per step, percent of the sum, and (for the sum alone) launches."""
+    values = _extent_values(rank)
+    percent = _percent(values[name] / values["sum"]) if values["sum"] else ABSENT
+    launches = _count(rank.extent.launches / max(rank.steps, 1)) if name == "sum" else ""
+    return [us(per_step(values[name], rank.steps)), percent, launches]
+
+
+def _extent_changes(variants: Sequence[Shares], name: str) -> list[str]:
     base = variants[0].median_rank
-    for i, v in enumerate(variants):
+    out = _extent_cells(base, name)
+    for v in variants[1:]:
         rank = v.median_rank
-        values = _extent_values(rank)
-        out += [
-            us(per_step(values[name], rank.steps)),
-            _percent(values[name] / values["sum"] if values["sum"] else None),
-            _count(rank.extent.launches / max(rank.steps, 1)) if name == "sum" else "",
-        ]
-        if i and rank.steps and base.steps:
-            change = per_step(values[name], rank.steps) - per_step(_extent_values(base)[name], base.steps)
-            out.append(_signed_us(change))
-        elif i:
-            out.append(ABSENT)
+        change = None
+        if rank.steps and base.steps:
+            now, before = _extent_values(rank)[name], _extent_values(base)[name]
+            change = per_step(now, rank.steps) - per_step(before, base.steps)
+        out += [*_extent_cells(rank, name), _signed_us(change)]
     return out
 
 

@@ -171,10 +171,10 @@ def _from_graph_launches(trace: Trace) -> tuple[pd.DataFrame | None, str]:
         return None, "no step markers: neither engine annotations, ProfilerStep nor graph launches"
     sequences: dict[tuple[object, ...], int] = {}
     launches: list[tuple[int, int]] = []
-    for (rank, start), group in replayed.groupby([col.RANK, col.LAUNCH_START_NS], observed=True):
+    for _, group in replayed.groupby([col.RANK, col.LAUNCH_START_NS], observed=True):
         sequence = tuple(group[col.NAME].cat.codes)
         sequences[sequence] = sequences.get(sequence, 0) + 1
-        launches.append((int(rank), int(start)))
+        launches.append((int(group[col.RANK].iloc[0]), int(group[col.LAUNCH_START_NS].iloc[0])))
     if len(sequences) > 1:
         return None, (
             f"{len(launches)} graph launches replay {len(sequences)} different kernel sequences, "

@@ -1,0 +1,35 @@
+"""Where the case traces are, and a way to run the command line without a process for each call."""
+
+from __future__ import annotations
+
+import io
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+from hta_dsv4.cli import main
+
+CASES = Path(__file__).parent / "cases"
+
+
+@dataclass
+class Done:
+    """How a command ended and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def cli(*args: str, stdin: str = "") -> Done:
+    """Run ``hta-dsv4 args`` in this process, piped; an exception that escapes it fails the test."""
+    out, err = io.StringIO(), io.StringIO()
+    code = 0
+    with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "stdin", io.StringIO(stdin)):
+        try:
+            main(list(args))
+        except SystemExit as done:
+            code = int(done.code or 0)
+    return Done(code, out.getvalue(), err.getvalue())
