@@ -220,13 +220,8 @@ def main(args: Sequence[str] | None = None) -> None:
         sys.stderr.write(error.format_message() + "\n")
         code = 2
     except click.ClickException as error:
-        hint = (
-            ""
-            if error.ctx is None
-            else f" (see {error.ctx.command_path} --help)"
-            if isinstance(error, click.UsageError) and error.ctx
-            else ""
-        )
+        context = error.ctx if isinstance(error, click.UsageError) else None
+        hint = f" (see {context.command_path} --help)" if context else ""
         sys.stderr.write(f"hta-dsv4: {_one_line(error.format_message())}{hint}\n")
         code = 2
     except HtaDsv4Error as error:
