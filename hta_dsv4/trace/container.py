@@ -1,0 +1,306 @@
+"""What is this file wrapped in? Bytes on disk -> a stream of JSON bytes, in pieces, whatever the name says.
+
+Plain text, gzip (several members, zero padding), zstd and zip are told apart by their first bytes, and may be
+nested (a zip of ``.json.gz``). Nothing here looks inside the JSON, and no more than a few megabytes are held.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import zstandard
+from isal import isal_zlib
+
+from hta_dsv4.errors import TraceError
+
+PIECE = 1 << 20  # bytes asked of the file at once; larger buys nothing, measured
+GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
+ZIP_EMPTY = b"PK\x05\x06"
+_MAX_NESTING = 3
+# Kineto JSON packs 10-40 times smaller; deflate cannot pass about 1,032. Only a bomb passes this by far.
+DEFAULT_MAX_RATIO = 400
+RATIO_FREE = 256 << 20  # bytes that may come out before the ratio is judged: padding in small files is harmless
+
+Progress = Callable[[int, int], None]
+
+
+class ByteSource(Protocol):
+    """Anything that gives bytes: ``read(n)`` returns at most n bytes, ``b""`` at the end."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Read at most ``size`` bytes."""
+        ...
+
+
+@dataclass
+class ByteStream:
+    """Decompressed bytes of one trace, with what happened on the way.
+
+    Attributes:
+        path: the file on disk.
+        source: where decompressed bytes come from.
+        raw: the file itself, whose position says how far we are.
+        size: bytes of the file on disk.
+        container: ``plain``, ``gzip``, ``zstd``, ``zip`` or a nesting such as ``zip/gzip``.
+        max_ratio: decompressed to stored bytes beyond which the file is refused.
+        progress: called with (bytes of the file read, bytes of the file) after each read.
+        cut: why the container ended before its own end marker; ``None`` while it is whole.
+        notes: what was ignored, one sentence each.
+        member: which entry of a zip this is, where one was named.
+        out: bytes given so far.
+    """
+
+    path: Path
+    source: ByteSource
+    raw: IO[bytes]
+    size: int
+    container: str
+    max_ratio: float = DEFAULT_MAX_RATIO
+    progress: Progress | None = None
+    cut: str | None = None
+    notes: list[str] | None = None
+    member: str | None = None
+    out: int = 0
+
+    def read(self, size: int) -> bytes:
+        """Give at most ``size`` bytes; ``b""`` at the end, be it the real one or a cut (see :attr:`cut`).
+
+        Raises:
+            TraceError: the container is corrupt, or unpacks to more than ``max_ratio`` times its size.
+        """
+        if self.cut is not None:
+            return b""
+        try:
+            data = self.source.read(size)
+        except _Cut as cut:
+            self.cut = str(cut)
+            return cut.data
+        except (zstandard.ZstdError, zipfile.BadZipFile, isal_zlib.error, OSError, RuntimeError) as error:
+            raise TraceError(
+                f"{self.path}: the {self.container} data is corrupt after {self.out} decompressed bytes "
+                f"({_one_line(error)}); copy or capture the file again"
+            ) from error
+        except (EOFError, NotImplementedError) as error:
+            self.cut = _one_line(error)
+            return b""
+        self.out += len(data)
+        if self.out > RATIO_FREE and self.out > self.max_ratio * max(self.size, 1):
+            raise TraceError(
+                f"{self.path}: unpacks to more than {self.max_ratio:g} times its {self.size} bytes, which no "
+                "trace does; if it is genuine, raise max_ratio"
+            )
+        if self.progress is not None:
+            self.progress(min(self.raw.tell(), self.size), self.size)
+        return data
+
+    def close(self) -> None:
+        """Close the file."""
+        self.raw.close()
+
+
+class _Cut(Exception):  # noqa: N818  # the end of a cut stream is an event here, not an error of ours
+    """The compressed stream ends early; carries the bytes decoded until then."""
+
+    def __init__(self, why: str, data: bytes) -> None:
+        super().__init__(why)
+        self.data = data
+
+
+class _GzipSource:
+    """Gzip by ISA-L, member after member; zero padding between and after members is legal and skipped."""
+
+    def __init__(self, raw: ByteSource, first: bytes, notes: list[str]) -> None:
+        self._raw, self._pending, self._notes = raw, first, notes
+        self._member: Any = None
+        self._members = 0
+        self._done = False
+
+    def read(self, size: int = -1, /) -> bytes:
+        parts: list[bytes] = []
+        have = 0
+        while have < size and not self._done:
+            if not self._pending:
+                self._pending = self._raw.read(PIECE)
+                if not self._pending:
+                    if self._member is not None:
+                        raise _Cut("the gzip stream has no end marker", b"".join(parts))
+                    self._done = True
+                    break
+            if self._member is None and not self._next_member():
+                continue
+            data = self._member.decompress(self._pending, size - have)
+            if self._member.eof:
+                self._pending, self._member = self._member.unused_data, None
+            else:
+                self._pending = self._member.unconsumed_tail
+            if data:
+                parts.append(data)
+                have += len(data)
+        return b"".join(parts)
+
+    def _next_member(self) -> bool:
+        """Skip padding and start the next member; False when more input is wanted or there is no more."""
+        self._pending = self._pending.lstrip(b"\0") if self._members else self._pending
+        if len(self._pending) < 2:
+            more = self._raw.read(PIECE)
+            self._pending += more
+            if not more:
+                if self._pending:
+                    self._notes.append("1 byte after the end of the gzip data was ignored")
+                self._pending, self._done = b"", True
+            return False
+        if not self._pending.startswith(GZIP):
+            self._notes.append("bytes after the end of the gzip data were ignored (they are not gzip)")
+            self._pending, self._done = b"", True
+            return False
+        self._member = isal_zlib.decompressobj(wbits=31)
+        self._members += 1
+        return True
+
+
+class _Prefixed:
+    """A source with some bytes put back in front."""
+
+    def __init__(self, first: bytes, rest: ByteSource) -> None:
+        self._first, self._rest = first, rest
+
+    def read(self, size: int = -1, /) -> bytes:
+        if self._first:
+            if size < 0 or size >= len(self._first):
+                first, self._first = self._first, b""
+                return first
+            first, self._first = self._first[:size], self._first[size:]
+            return first
+        return self._rest.read(size)
+
+
+def members(path: Path) -> list[str]:
+    """The entries of a zip that may be traces, in archive order; empty when the file is not a zip."""
+    with path.open("rb") as f:
+        if f.read(4) not in (ZIP, ZIP_EMPTY):
+            return []
+    try:
+        with zipfile.ZipFile(path) as z:
+            names = [i.filename for i in z.infolist() if not i.is_dir() and i.file_size]
+    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+        raise TraceError(f"{path}: the zip archive cannot be read ({_one_line(error)}); copy it again") from error
+    names = [n for n in names if not n.startswith("__MACOSX/") and not Path(n).name.startswith(".")]
+    likely = [n for n in names if n.lower().endswith((".json", ".gz", ".zst", ".zstd", ".trace"))]
+    return likely or names
+
+
+def open_trace(
+    path: Path,
+    *,
+    member: str | None = None,
+    max_ratio: float = DEFAULT_MAX_RATIO,
+    progress: Progress | None = None,
+) -> ByteStream:
+    """Open a trace file for reading its JSON bytes.
+
+    Args:
+        path: the file.
+        member: which entry of a zip; may be left out when there is one.
+        max_ratio: see :class:`ByteStream`.
+        progress: see :class:`ByteStream`.
+
+    Returns:
+        The stream, at the first byte of the JSON (a UTF-8 byte order mark is left in place).
+
+    Raises:
+        TraceError: missing, a folder, empty, unreadable, an unknown archive, or a zip with several traces.
+    """
+    try:
+        if path.is_dir():
+            raise TraceError(f"{path}: is a folder; give one trace file, or read it as a folder of ranks")
+        raw: IO[bytes] = path.open("rb")
+    except FileNotFoundError as error:
+        raise TraceError(f"{path}: no such file; check the path") from error
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be opened ({error.strerror}); check its permissions") from error
+    # A pipe has no size and cannot seek: the ratio and the progress need one, the reading does not.
+    size = path.stat().st_size
+    if size == 0 and path.is_file():
+        raw.close()
+        raise TraceError(f"{path}: empty file (0 bytes); the profiler wrote nothing, capture again")
+    try:
+        notes: list[str] = []
+        source, kinds = _unwrap(path, raw, raw, member, notes)
+    except BaseException:
+        raw.close()
+        raise
+    return ByteStream(path, source, raw, size, "/".join(kinds) or "plain", max_ratio, progress, None, notes, member)
+
+
+def _unwrap(
+    path: Path, raw: IO[bytes], source: ByteSource, member: str | None, notes: list[str]
+) -> tuple[ByteSource, list[str]]:
+    """Peel containers off until text is left."""
+    kinds: list[str] = []
+    while True:
+        try:
+            first = source.read(512)
+        except _Cut as cut:
+            first = cut.data
+            if not first:
+                raise TraceError(
+                    f"{path}: truncated: {cut} and no data before it; copy or capture the file again"
+                ) from cut
+        except (zstandard.ZstdError, isal_zlib.error, OSError, RuntimeError, EOFError, NotImplementedError) as e:
+            raise TraceError(
+                f"{path}: the {'/'.join(kinds)} data cannot be unpacked ({_one_line(e)}); copy the file again"
+            ) from e
+        if first[257:262] == b"ustar":
+            raise TraceError(f"{path}: is a tar archive; unpack it and give the trace inside")
+        if len(kinds) >= _MAX_NESTING and first.startswith((GZIP, ZSTD, ZIP)):
+            raise TraceError(f"{path}: is packed more than {_MAX_NESTING} times over; unpack it by hand")
+        if first.startswith(GZIP):
+            kinds.append("gzip")
+            source = _GzipSource(source, first, notes)
+        elif first.startswith(ZSTD):
+            kinds.append("zstd")
+            context = zstandard.ZstdDecompressor()
+            source = context.stream_reader(_Prefixed(first, source), read_across_frames=True)
+        elif first.startswith((ZIP, ZIP_EMPTY)):
+            kinds.append("zip")
+            source = _open_member(path, raw if len(kinds) == 1 else None, member)
+        else:
+            return _Prefixed(first, source), kinds
+
+
+def _open_member(path: Path, raw: IO[bytes] | None, member: str | None) -> ByteSource:
+    if raw is None:
+        raise TraceError(f"{path}: a zip inside another container; unpack the outer one first")
+    if member is None:
+        names = members(path)
+        if len(names) != 1:
+            shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+            what = f"holds {len(names)} files ({shown}); name one, or read it as a folder of ranks"
+            raise TraceError(f"{path}: the zip {what if names else 'holds no file'}")
+        member = names[0]
+    raw.seek(0)
+    try:
+        return zipfile.ZipFile(raw).open(member)
+    except (KeyError, RuntimeError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise TraceError(f"{path}: entry {member} of the zip cannot be opened ({_one_line(error)})") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def pieces(stream: ByteStream, size: int = PIECE) -> Iterator[bytes]:
+    """All pieces of a stream, one after another (for counting lines, hashing, and the like)."""
+    while data := stream.read(size):
+        yield data
+
+
+def in_memory(data: bytes, name: str = "<memory>") -> ByteStream:
+    """A stream over plain bytes, for tests and for data that never was a file."""
+    raw = io.BytesIO(data)
+    return ByteStream(Path(name), raw, raw, len(data), "plain", notes=[])

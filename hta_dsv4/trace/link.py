@@ -1,0 +1,266 @@
+"""Who asked for this activity? Joins activities to their launch, CPU op and annotations.
+
+A launch is found by correlation, within one rank. Op and scope are found in time: what encloses the launch on
+the launching thread. Every join looks rows up, so that it can never multiply or drop an activity: one
+``cudaGraphLaunch`` may own hundreds of kernels, and an activity without a launch stays, unlinked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from hta_dsv4.trace import activities as col
+
+Ints = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+CPU_OP, ANNOTATION, PYTHON = "cpu_op", "user_annotation", "python_function"
+MODULE_PREFIX = "nn.Module: "  # how the profiler names the frames of module calls
+
+
+def is_launch_category(category: str) -> bool:
+    """Whether events of this category can be launches: cuda_runtime, cuda_driver, and other vendors' like them."""
+    return category.endswith(("_runtime", "_driver"))
+
+
+def is_graph_launch(name: str) -> bool:
+    """Whether a launch replays a whole graph: its kernels were recorded elsewhere."""
+    return "GraphLaunch" in name
+
+
+def link(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Add the link columns to the activity table.
+
+    Args:
+        activities: an activity table without links.
+        events: the event table of the same trace.
+
+    Returns:
+        The same rows in the same order with ``LINK_COLUMNS`` added, and warnings.
+
+    An activity's op is the innermost ``cpu_op`` that encloses its launch on the launching thread; where none
+    does, the op with the activity's (or the launch's) External id. Kernels of a graph launch get no op: what
+    encloses a replay is not what asked for the kernel. Scope is the path of annotations around the launch.
+    """
+    n = len(activities)
+    warnings: list[str] = []
+    launch, doubled = _launch_of(activities, events)
+    if doubled:
+        warnings.append(f"{doubled} launches share a correlation id with an earlier one, which was taken")
+    linked = launch >= 0
+    at = np.where(linked, launch, 0)
+    out = activities.copy(deep=False)
+    if not len(events):
+        for name, dtype in col.LINK_COLUMNS.items():
+            out[name] = pd.Series([None] * n, dtype=dtype, index=out.index)
+        return out, warnings
+
+    start, dur, index = (events[c].to_numpy() for c in (col.START_NS, col.DUR_NS, col.EVENT_INDEX))
+    out[col.LAUNCH_NAME] = _take(events[col.NAME], launch)
+    for name, values in ((col.LAUNCH_START_NS, start), (col.LAUNCH_DUR_NS, dur), (col.LAUNCH_INDEX, index)):
+        out[name] = pd.arrays.IntegerArray(values[at].astype(np.int64), ~linked)
+
+    # Ask once for each launch, not once for each kernel.
+    used, back = np.unique(launch[linked], return_inverse=True)
+    threads = _threads(events)
+    category = events[col.CATEGORY].astype(str).to_numpy() if False else events[col.CATEGORY]
+    op_used = _enclosing(events, threads, _is(category, CPU_OP), used)
+    graph = _label_mask(events[col.NAME], is_graph_launch)[used]
+    op_used = np.where(graph, -1, op_used)
+    op = np.full(n, -1, np.int64)
+    op[linked] = op_used[back]
+    is_replay = np.zeros(n, np.bool_)
+    is_replay[linked] = graph[back]
+    need = (op < 0) & ~is_replay
+    if need.any():
+        op[need] = _by_external_id(activities, events, launch, need)
+    out[col.OP] = _take(events[col.NAME], op)
+    out[col.OP_SHAPES] = _take(events[col.SHAPES], op)
+    out[col.OP_DTYPES] = _take(events[col.DTYPES], op)
+
+    around = _is(category, ANNOTATION)
+    modules = _is(category, PYTHON)
+    if modules.any():
+        around = around | (modules & _label_mask(events[col.NAME], lambda s: s.startswith(MODULE_PREFIX)))
+    inner, parent = _enclosing_chain(events, threads, around, used)
+    paths, codes = _paths(events[col.NAME], inner, parent)
+    scope = np.full(n, -1, np.int32)
+    scope[linked] = codes[back]
+    out[col.SCOPE] = pd.Categorical.from_codes(scope, categories=pd.Index(paths, dtype=object).astype("str"))
+    return out, warnings
+
+
+# --- launches ------------------------------------------------------------------------------------------
+
+
+def _launch_of(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[Ints, int]:
+    """Row of the launch in ``events`` for each activity (-1: none), and how many launches lost a tie."""
+    none = np.full(len(activities), -1, np.int64)
+    if not len(events) or not len(activities):
+        return none, 0
+    candidates = _label_mask(events[col.CATEGORY], is_launch_category) & events[col.CORRELATION].notna().to_numpy()
+    rows = np.flatnonzero(candidates)
+    wanted = activities[col.CORRELATION]
+    has = wanted.notna().to_numpy()
+    if not len(rows) or not has.any():
+        return none, 0
+    key_rank = events[col.RANK].to_numpy()[rows]
+    key_id = events[col.CORRELATION].to_numpy(dtype=np.int64, na_value=0)[rows]
+    found, doubled = _lookup(
+        key_rank, key_id, rows,
+        activities[col.RANK].to_numpy()[has], wanted.to_numpy(dtype=np.int64, na_value=0)[has],
+    )  # fmt: skip
+    none[has] = found
+    return none, doubled
+
+
+def _by_external_id(activities: pd.DataFrame, events: pd.DataFrame, launch: Ints, need: Mask) -> Ints:
+    """Row of the CPU op with the External id of the activity, or of its launch; -1 where there is none."""
+    ops = np.flatnonzero(_is(events[col.CATEGORY], CPU_OP) & events[col.EXTERNAL_ID].notna().to_numpy())
+    own = activities[col.EXTERNAL_ID].to_numpy(dtype=np.int64, na_value=0)[need]
+    of_launch = events[col.EXTERNAL_ID].to_numpy(dtype=np.int64, na_value=0)
+    at = launch[need]
+    wanted = np.where(own != 0, own, np.where(at >= 0, of_launch[np.maximum(at, 0)], 0))
+    if not len(ops):
+        return np.full(len(wanted), -1, np.int64)
+    found, _ = _lookup(
+        events[col.RANK].to_numpy()[ops], of_launch[ops], ops, activities[col.RANK].to_numpy()[need], wanted
+    )
+    return np.where(wanted == 0, -1, found)
+
+
+def _lookup(key_rank: Any, key_id: Ints, rows: Any, rank: Any, wanted: Ints) -> tuple[Ints, int]:
+    """For each (rank, wanted): the first of ``rows`` with that key, or -1; and how many keys came again."""
+    order = np.lexsort((np.arange(len(rows)), key_id, key_rank))
+    ids, ranks, rows = key_id[order], key_rank[order], np.asarray(rows, np.int64)[order]
+    repeated = int(((ids[1:] == ids[:-1]) & (ranks[1:] == ranks[:-1])).sum())
+    out = np.full(len(wanted), -1, np.int64)
+    for r in np.unique(rank).tolist():
+        lo, hi = np.searchsorted(ranks, [r, r + 1])
+        if lo == hi:
+            continue
+        mine = rank == r
+        want = wanted[mine]
+        pos = np.searchsorted(ids[lo:hi], want)
+        inside = np.minimum(pos, hi - lo - 1)
+        out[mine] = np.where(ids[lo:hi][inside] == want, rows[lo:hi][inside], -1)
+    return out, repeated
+
+
+# --- what encloses a launch ----------------------------------------------------------------------------
+
+
+def _threads(events: pd.DataFrame) -> Ints:
+    """A number for each (rank, pid, tid)."""
+    pid = events[col.PID].cat.codes.to_numpy().astype(np.int64) + 1
+    tid = events[col.TID].cat.codes.to_numpy().astype(np.int64) + 1
+    rank = events[col.RANK].to_numpy().astype(np.int64)
+    return (rank * (int(pid.max()) + 1) + pid) * (int(tid.max()) + 1) + tid
+
+
+def _enclosing(events: pd.DataFrame, threads: Ints, which: Mask, asked: Ints) -> Ints:
+    """Row of the innermost event of ``which`` around each asked row on its thread; -1 where there is none."""
+    return _enclosing_chain(events, threads, which, asked)[0]
+
+
+def _enclosing_chain(
+    events: pd.DataFrame, threads: Ints, which: Mask, asked: Ints
+) -> tuple[Ints, dict[int, int]]:
+    """The innermost enclosing row for each asked row, and each enclosing row's own parent row (-1: none)."""
+    out = np.full(len(asked), -1, np.int64)
+    rows = np.flatnonzero(which)
+    if not len(rows) or not len(asked):
+        return out, {}
+    start = events[col.START_NS].to_numpy()
+    end = start + events[col.DUR_NS].to_numpy()
+    # By thread, then outermost first: an enclosing interval starts earlier, or ends later on the same start.
+    rows = rows[np.lexsort((-end[rows], start[rows], threads[rows]))]
+    parent = _parents(threads[rows], end[rows])
+    lo, t_asked = start[asked], threads[asked]
+    end_asked = end[asked]
+    # Position of the last interval that starts no later, on the same thread.
+    order_thread, order_start = threads[rows], start[rows]
+    pos = np.full(len(asked), -1, np.int64)
+    for t in np.unique(t_asked).tolist():
+        a, b = np.searchsorted(order_thread, [t, t + 1])
+        if a < b:
+            mine = t_asked == t
+            found = np.searchsorted(order_start[a:b], lo[mine], side="right") - 1
+            pos[mine] = np.where(found >= 0, found + a, -1)
+    ends = end[rows]
+    while True:  # climb while the candidate ends before the launch does: at most the depth of nesting
+        climb = (pos >= 0) & (ends[np.maximum(pos, 0)] < end_asked)
+        if not climb.any():
+            break
+        pos[climb] = parent[pos[climb]]
+    hit = pos >= 0
+    out[hit] = rows[pos[hit]]
+    chain = {}
+    for p in np.unique(pos[hit]).tolist():
+        while p >= 0 and int(rows[p]) not in chain:
+            up = int(parent[p])
+            chain[int(rows[p])] = int(rows[up]) if up >= 0 else -1
+            p = up
+    return out, chain
+
+
+def _parents(thread: Ints, end: Ints) -> Ints:
+    """For intervals sorted by (thread, start, -end): the nearest earlier one on the thread that ends no sooner."""
+    out = [-1] * len(end)
+    stack: list[int] = []
+    last = None
+    ends = end.tolist()
+    for i, t in enumerate(thread.tolist()):
+        if t != last:
+            stack, last = [], t
+        e = ends[i]
+        while stack and ends[stack[-1]] < e:
+            stack.pop()
+        if stack:
+            out[i] = stack[-1]
+        stack.append(i)
+    return np.array(out, np.int64)
+
+
+def _paths(names: pd.Series, inner: Ints, parent: dict[int, int]) -> tuple[list[str], npt.NDArray[np.int32]]:
+    """Scope paths, each once, and for each asked row the number of its path (-1: none)."""
+    numbers: dict[str, int] = {}
+    labels = list(names.cat.categories)
+    codes = names.cat.codes.to_numpy()
+    of_row: dict[int, int] = {-1: -1}
+    for row in np.unique(inner).tolist():
+        path, at = [], row
+        while at >= 0:
+            path.append(labels[codes[at]])
+            at = parent[at]
+        if path:
+            of_row[row] = numbers.setdefault(col.SCOPE_SEP.join(reversed(path)), len(numbers))
+    return list(numbers), np.array([of_row[r] for r in inner.tolist()], np.int32).reshape(len(inner))
+
+
+# --- small helpers on categoricals -----------------------------------------------------------------------
+
+
+def _is(column: pd.Series, value: str) -> Mask:
+    return _label_mask(column, lambda s: s == value)
+
+
+def _label_mask(column: pd.Series, test: Any) -> Mask:
+    """Rows whose label passes ``test``; asked once per label."""
+    passed = np.array([bool(test(c)) for c in column.cat.categories] + [False], np.bool_)
+    return passed[column.cat.codes.to_numpy()]  # missing is code -1: the last place, False
+
+
+def _take(column: pd.Series, rows: Ints) -> pd.Categorical:
+    """Labels of ``rows`` (-1: missing), keeping only categories in use."""
+    codes = column.cat.codes.to_numpy()
+    picked = np.where(rows >= 0, codes[np.maximum(rows, 0)], -1)
+    used = np.unique(picked)
+    used = used[used >= 0]
+    remap = np.full(len(column.cat.categories) + 1, -1, np.int32)
+    remap[used] = np.arange(len(used), dtype=np.int32)
+    return pd.Categorical.from_codes(remap[picked], categories=column.cat.categories[used])

@@ -1,0 +1,205 @@
+"""What did the GPU do, and when, in this trace? One file -> :class:`~hta_dsv4.trace.model.Trace`.
+
+Bytes are unpacked (``container``), cut into batches of events (``framing``), decoded into columns (``decode``,
+``times``), made into tables (``tables``) and joined (``link``). Memory follows the tables, not the file.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hta_dsv4.errors import TraceError
+from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.container import DEFAULT_MAX_RATIO, Progress, members, open_trace
+from hta_dsv4.trace.decode import Collector
+from hta_dsv4.trace.framing import CHUNK, Framing
+from hta_dsv4.trace.link import link
+from hta_dsv4.trace.meta import build_meta, rank_of, ranks_of
+from hta_dsv4.trace.model import Trace
+from hta_dsv4.trace.suspects import suspicious_durations
+from hta_dsv4.trace.tables import Builder, pids_as_text
+
+_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank[-_]?|TP-?)(\d+)(?=[^0-9]|$)", re.IGNORECASE)
+
+
+def read_trace(
+    path: str | PathLike[str],
+    *,
+    cpu: bool = True,
+    python_frames: bool = False,
+    salvage: bool = False,
+    progress: Progress | None = None,
+    member: str | None = None,
+    max_ratio: float = DEFAULT_MAX_RATIO,
+    chunk: int = CHUNK,
+) -> Trace:
+    """Read one Kineto trace, exactly.
+
+    Args:
+        path: JSON text, plain or in gzip, zstd or zip; told by content, not by name.
+        cpu: read the CPU side too (the event table, and the link columns of the activity table). Without it
+            the GPU side alone is read, in about half the time.
+        python_frames: keep ``python_function`` events, most of a trace recorded with stacks.
+        salvage: of a cut or damaged file read what is whole, and mark the trace partial.
+        progress: called with (bytes of the file read, bytes of the file) as reading goes on.
+        member: which entry of a zip with several.
+        max_ratio: refuse a file that unpacks to more than this many times its size (a decompression bomb).
+        chunk: bytes of JSON decoded at once; the tables do not depend on it.
+
+    Returns:
+        The trace. ``activities`` has ``GPU_COLUMNS``, and with ``cpu`` ``LINK_COLUMNS`` as well.
+
+    Raises:
+        TraceError: missing, empty, not a trace, truncated, malformed or corrupt: one line with the place and
+            the remedy.
+    """
+    file = Path(path)
+    stream = open_trace(file, member=member, max_ratio=max_ratio, progress=progress)
+    framing = Framing(stream, salvage=salvage, chunk=max(chunk, 64))
+    collector = Collector(cpu=cpu, python_frames=python_frames)
+    try:
+        with _no_garbage_collection():
+            for batch in framing.batches(collector.decode, collector.split):
+                collector.add(batch)
+    finally:
+        stream.close()
+
+    pids = pids_as_text(collector.pids)
+    labels, rank_of_pid = ranks_of(pids)
+    meta, warnings = build_meta({**framing.header, **framing.trailer}, labels)
+    builder = Builder(collector, rank_of(meta), rank_of_pid)
+    activities, events = builder.activities(), builder.events()
+    if cpu:
+        activities, more = link(activities, events)
+        warnings += more
+    warnings = framing.warnings + collector.warnings() + warnings + suspicious_durations(activities)
+    if not len(activities):
+        warnings.append(_why_no_gpu(collector))
+    return Trace(file, meta, activities, events, tuple(warnings), framing.partial)
+
+
+def read_traces(
+    path: str | PathLike[str],
+    *,
+    cpu: bool = True,
+    python_frames: bool = False,
+    salvage: bool = False,
+    progress: Progress | None = None,
+    max_ratio: float = DEFAULT_MAX_RATIO,
+) -> list[Trace]:
+    """Read a trace file, a folder of ranks, or a zip of ranks.
+
+    Args:
+        path: a file, or a folder whose files (not those of sub-folders) are traces of one run.
+        cpu, python_frames, salvage, progress, max_ratio: as for :func:`read_trace`.
+
+    Returns:
+        The traces by rank. Files of a folder that are no traces are named in a warning of the first trace; a
+        truncated or corrupt trace is an error, as leaving out a rank would change every answer.
+
+    Raises:
+        TraceError: as :func:`read_trace`; no trace in the folder; two files of one rank.
+    """
+    file = Path(path)
+
+    def one(file: Path, member: str | None = None) -> Trace:
+        return read_trace(
+            file, cpu=cpu, python_frames=python_frames, salvage=salvage, progress=progress, member=member,
+            max_ratio=max_ratio,
+        )  # fmt: skip
+
+    skipped: list[str] = []
+    traces: list[tuple[str, Trace]] = []
+    if file.is_dir():
+        candidates: list[tuple[str, Path, str | None]] = [
+            (p.name, p, None) for p in sorted(file.iterdir()) if p.is_file() and not p.name.startswith(".")
+        ]
+    elif file.is_file() and len(names := members(file)) > 1:
+        candidates = [(n, file, n) for n in names]
+    else:
+        return [one(file)]
+    for name, entry, member in candidates:
+        try:
+            traces.append((name, one(entry, member)))
+        except TraceError as error:
+            if not any(why in str(error) for why in ("not a trace", "empty file")):
+                raise
+            skipped.append(name)
+    if not traces:
+        raise TraceError(f"{file}: holds no trace among {len(candidates)} files; give the folder of *.pt.trace.json(.gz)")
+    if len(traces) > 1:
+        traces = [(name, _rank_by_name(name, t)) for name, t in traces]
+        _refuse_doubled_ranks(file, traces)
+    out = sorted((t for _, t in traces), key=lambda t: (_first_rank(t), str(t.path)))
+    if skipped:
+        shown = ", ".join(skipped[:5]) + (", ..." if len(skipped) > 5 else "")
+        out[0] = replace(out[0], warnings=(*out[0].warnings, f"{len(skipped)} files of {file} are no traces: {shown}"))
+    return out
+
+
+def _rank_by_name(name: str, trace: Trace) -> Trace:
+    """A file that does not say its rank gets the one in its name, where that has one."""
+    found = _RANK_IN_NAME.search(name)
+    if trace.meta.rank_known or not found or len(found.group(1)) > 6:
+        return trace
+    rank = int(found.group(1))
+    tables = []
+    for table in (trace.activities, trace.events):
+        table = table.copy(deep=False)
+        table[col.RANK] = np.full(len(table), rank, np.int32)
+        tables.append(table)
+    note = f"the file does not say its rank; {rank} is taken from its name"
+    distributed = {**trace.meta.distributed, "rank": rank}
+    meta = replace(trace.meta, distributed=distributed, rank_known=True)
+    return replace(trace, meta=meta, activities=tables[0], events=tables[1], warnings=(*trace.warnings, note))
+
+
+def _first_rank(trace: Trace) -> int:
+    return min(trace.meta.rank_labels, default=rank_of(trace.meta))
+
+
+def _refuse_doubled_ranks(folder: Path, traces: list[tuple[str, Trace]]) -> None:
+    seen: dict[int, str] = {}
+    for name, trace in traces:
+        for rank in trace.meta.rank_labels or [rank_of(trace.meta)]:
+            if rank in seen:
+                known = "" if trace.meta.rank_known else " (the files do not say their rank, so both count as 0)"
+                raise TraceError(
+                    f"{folder}: {seen[rank]} and {name} are both rank {rank}{known}; "
+                    "keep one run's traces in a folder, one file a rank"
+                )
+            seen[rank] = name
+
+
+def _why_no_gpu(c: Collector) -> str:
+    if not c.count:
+        return "no GPU activity: traceEvents is empty"
+    if c.cpu.rows:
+        return "no GPU activity: a CPU-only trace (was ProfilerActivity.CUDA on, and CUPTI usable?)"
+    return f"no GPU activity among {c.count} events"
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of short-lived objects without cycles: looking for cycles costs more than decoding them."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def has_links(activities: pd.DataFrame) -> bool:
+    """Whether an activity table carries the link columns (it was read with ``cpu=True``)."""
+    return col.LAUNCH_NAME in activities.columns

@@ -1,0 +1,172 @@
+"""What is certainly meant by this broken JSON? Repairs that cannot change a number, and where damage ends.
+
+Only faults with one possible meaning are repaired: literals JSON does not know, commas before a closing
+bracket, escapes and control characters that JSON forbids inside strings. Everything else is reported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+
+from hta_dsv4.errors import TraceError
+from hta_dsv4.trace.container import ByteStream, open_trace, pieces
+
+_FAULT = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?Infinity|-?NaN)|(,)(?=\s*[\]}])', re.DOTALL)
+_BAD_IN_STRING = re.compile(
+    rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|(\\)|([\x00-\x1f])', re.DOTALL
+)  # group 1: a backslash that escapes nothing; group 2: a raw control character
+_LONE = re.compile(  # a surrogate without its partner, in \u spelling
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_NEEDS_LOOK = re.compile(rb"[\\\x00-\x1f]")
+_EVENT_START = re.compile(rb"\}\s*,\s*(?=\{)")
+_PHASE = re.compile(rb'"ph"\s*:')
+_CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]*)"')
+# Events that carry no GPU time: leaving one out changes no total.
+HARMLESS = frozenset({"python_function", "cpu_op", "user_annotation", "overhead", "Trace", "ac2g", "fwdbwd"})
+
+
+def sanitize(text: bytes) -> tuple[bytes, Counter[str]]:
+    """Repair what has only one possible meaning.
+
+    Args:
+        text: JSON text, whole or cut.
+
+    Returns:
+        The text repaired, and how many faults of each kind there were (empty: the text is as it was).
+    """
+    counts: Counter[str] = Counter()
+
+    def fix(m: re.Match[bytes]) -> bytes:
+        if m.group(1) is not None:
+            counts["Infinity or NaN literals (read as missing)"] += 1
+            return b"null"
+        if m.group(2) is not None:
+            counts["commas before a closing bracket"] += 1
+            return b" "
+        return _string(m.group(), counts) if _NEEDS_LOOK.search(m.group()) else m.group()
+
+    fixed = _FAULT.sub(fix, text)
+    return (fixed, counts) if counts else (text, counts)
+
+
+def _string(text: bytes, counts: Counter[str]) -> bytes:
+    """Repair one string literal, quotes included."""
+
+    def fix(m: re.Match[bytes]) -> bytes:
+        if m.group(1) is not None:
+            counts["backslashes that escape nothing"] += 1
+            return b"\\\\"
+        if m.group(2) is not None:
+            counts["control characters inside strings"] += 1
+            return b"\\u%04x" % m.group(2)[0]
+        return m.group()
+
+    fixed = _BAD_IN_STRING.sub(fix, text)
+    fixed, lone = _LONE.subn(rb"\\ufffd", fixed)
+    if lone:
+        counts["halves of surrogate pairs"] += lone
+    return fixed
+
+
+@dataclass(frozen=True, slots=True)
+class BadEvent:
+    """An event that does not parse.
+
+    Attributes:
+        before: end of the last good event before it (1 where there is none).
+        start: where it starts.
+        resume: start of the next event that parses, or of the bracket that closes the list.
+        category: its ``cat``, where legible.
+        harmless: it is one event and certainly no GPU activity.
+    """
+
+    before: int
+    start: int
+    resume: int
+    category: str | None
+    harmless: bool
+
+
+def bad_event(text: bytes, at: int) -> BadEvent | None:
+    """Find the bounds of the event around an error.
+
+    Args:
+        text: ``[`` and events, the first of them whole.
+        at: byte of the error.
+
+    Returns:
+        The bounds; ``None`` where no event after it can be found in this text.
+    """
+    starts = [1] + [m.end() for m in _EVENT_START.finditer(text, 1)]
+    ends = [1] + [m.start() + 1 for m in _EVENT_START.finditer(text, 1)]
+    first = next((i for i in range(len(starts) - 1, -1, -1) if starts[i] <= at and _whole(text, ends[i])), None)
+    if first is None:
+        return None
+    for i in range(first + 1, len(starts)):
+        stop = ends[i + 1] if i + 1 < len(starts) else _closing(text, starts[i])
+        if starts[i] > at - 1 and stop is not None and _is_event(text[starts[i] : stop]):
+            return _bounds(text, ends[first], starts[first], starts[i])
+    closing = re.compile(rb"\}\s*(?=\])").search(text, at)  # the bad event is the last of the list
+    return _bounds(text, ends[first], starts[first], closing.end()) if closing else None
+
+
+def _bounds(text: bytes, before: int, start: int, resume: int) -> BadEvent:
+    inside = text[start:resume]
+    categories = {c.decode("utf-8", "replace") for c in _CATEGORY.findall(inside)}
+    category = categories.pop() if len(categories) == 1 else None
+    return BadEvent(before, start, resume, category, len(_PHASE.findall(inside)) == 1 and category in HARMLESS)
+
+
+def _whole(text: bytes, end: int) -> bool:
+    if end == 1:
+        return True
+    try:
+        msgspec.json.decode(text[:end] + b"]", type=list[msgspec.Raw])
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _closing(text: bytes, start: int) -> int | None:
+    """End of the event at ``start`` when it is the last one in the text."""
+    try:
+        msgspec.json.decode(text[start:], type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        found = re.search(r"trailing characters \(byte (\d+)\)", str(error))
+        return start + int(found.group(1)) if found else None
+    return len(text)
+
+
+def _is_event(text: bytes) -> bool:
+    try:
+        value = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return False
+    return isinstance(value, dict) and "ph" in value
+
+
+def line_of(stream: ByteStream, offset: int) -> int | None:
+    """Line (from 1) of a byte of the JSON; the file is read again, as errors are rare and lines are not kept."""
+    if not stream.path.is_file():
+        return None
+    try:
+        again = open_trace(stream.path, member=stream.member, max_ratio=stream.max_ratio)
+    except TraceError:
+        return None
+    line, left = 1, offset
+    try:
+        for piece in pieces(again):
+            line += piece.count(b"\n", 0, left)
+            left -= len(piece)
+            if left <= 0:
+                break
+    except TraceError:
+        return None
+    finally:
+        again.close()
+    return line
