@@ -3,7 +3,7 @@
 ``score[b, s] = kscale[s] * sum_h weights[b, h] * relu(q[b, h] . k[s])`` over the ``lengths[b]`` entries of a request's
 compressed context (one entry per 4 tokens), and the flat cache slots of the ``topk`` best. Two slow forms show what a
 torch fallback launches (``indexer_torch``: over the *static* width of the page table, whatever the real lengths);
-the Triton forms (``paged_logits``, ``radix_topk``) cost what the real lengths cost and write nothing past them.
+the Triton forms (``paged_logits``, ``tiled_topk``) cost what the real lengths cost and write nothing past them.
 
 Index cache page (64 entries, 8,448 bytes): ``[64 x 128 bytes e4m3][64 x float32 scale]``, two sections, not
 interleaved per entry.
@@ -18,7 +18,7 @@ import torch
 from . import _expect
 from .indexer_torch import logits_torch, topk_torch
 from .paged_logits import logits_triton
-from .radix_topk import topk_triton
+from .tiled_topk import topk_triton
 
 INDEX_HEADS = 64
 INDEX_DIM = 128
