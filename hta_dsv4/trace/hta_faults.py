@@ -146,6 +146,11 @@ KNOWN_FAULTS: tuple[Fault, ...] = (
 _BY_KEY = {fault.key: fault for fault in KNOWN_FAULTS}
 
 
+def treatment(key: str) -> Treatment:
+    """What the bridge does about the fault called ``key``."""
+    return _BY_KEY[key].treatment
+
+
 def message(key: str, place: str, detail: str) -> str:
     """One line: where, what HTA would do, the amount, what to use instead.
 

@@ -34,7 +34,7 @@ Symbols = dict[str, int]
 
 
 def _ints(column: pd.Series[Any], missing: int) -> Int64s:
-    return np.asarray(column.astype("Int64").fillna(missing), np.int64)
+    return np.array(column.astype("Int64").fillna(missing), np.int64)
 
 
 def encode(column: pd.Series[Any], symbols: Symbols) -> Int64s:
