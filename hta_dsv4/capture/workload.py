@@ -98,6 +98,7 @@ class DecodeStep:
         device: where; Triton forms need CUDA (or Triton's interpreter).
         seed: the same seed gives the same model and caches under every choice of switches.
         sets_per_kind: see :func:`~hta_dsv4.capture.weights.random_weights`.
+        weights: a model drawn before, in the number format of ``switches``; drawn from ``seed`` when absent.
     """
 
     def __init__(
@@ -108,12 +109,13 @@ class DecodeStep:
         device: torch.device | str = "cuda",
         seed: int = 0,
         sets_per_kind: int = 2,
+        weights: ModelWeights | None = None,
     ) -> None:
         self.config = model_config(config) if isinstance(config, str) else config
         self.shape, self.switches = shape, switches
         self.device = torch.device(device)
         generator = torch.Generator(self.device).manual_seed(seed)
-        self.weights: ModelWeights = random_weights(self.config, switches, generator, sets_per_kind)
+        self.weights = weights or random_weights(self.config, switches, generator, sets_per_kind)
         self.tables: Tables = make_tables(shape, generator)
         self.cache_sets: dict[str, int] = {}
         self.caches = self._make_caches(generator)

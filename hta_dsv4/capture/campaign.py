@@ -1,0 +1,176 @@
+"""The whole campaign in one command: every variant and the scaling points, one GPU, a few minutes.
+
+``python -m hta_dsv4.capture.campaign --out traces`` writes a trace and a manifest entry per row of :data:`PLAN`,
+most important first, and prints one line for each. It needs torch and triton only. What does not fit the time
+budget or the GPU's memory is named at the end and in ``manifest.toml``, not silently left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from hta_dsv4.capture.command import CaptureOptions, build_step, capture_step
+from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, manifest_path, write_folder_manifest
+from hta_dsv4.capture.profiler import CaptureResult
+from hta_dsv4.capture.tracefile import Summary
+from hta_dsv4.capture.weights import ModelWeights
+from hta_dsv4.errors import HtaDsv4Error
+
+MILLION = 1 << 20
+CONTEXT = 4096  # real tokens per request in every row, so that rows differ by what their name says
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One capture of the campaign: ``name`` is the file's, ``steps`` the recorded ones."""
+
+    name: str
+    variant: str
+    concurrency: int = 32
+    max_context: int = MILLION
+    steps: int = 2
+
+
+# Two recorded steps where the torch Sinkhorn runs (some 17,000 launches a step), more where steps are small.
+PLAN = (
+    Row("original", "original"),
+    Row("mma", "mma"),
+    Row("split_k", "split_k"),
+    Row("bf16_gemm", "bf16_gemm"),
+    Row("indexer_triton", "indexer_triton"),
+    Row("mhc_fused", "mhc_fused", steps=3),
+    Row("cuda_graph", "cuda_graph", steps=3),
+    Row("split_k_c1", "split_k", concurrency=1),
+    Row("split_k_c16", "split_k", concurrency=16),
+    Row("split_k_c64", "split_k", concurrency=64),
+    Row("split_k_8k", "split_k", max_context=8192),
+    Row("split_k_64k", "split_k", max_context=65536),
+)
+
+
+def options_for(row: Row, out: Path, config: str, baseline: int) -> CaptureOptions:
+    """Capture options of one row, writing into ``out``."""
+    return CaptureOptions(
+        variant=row.variant, concurrency=row.concurrency, config=config, context=CONTEXT,
+        max_context=row.max_context, steps=row.steps, warmup=2, baseline=baseline,
+        out=out / f"{row.name}{TRACE_SUFFIX}", slim=True,
+    )  # fmt: skip
+
+
+def run_campaign(
+    out: Path, rows: Sequence[Row] = PLAN, *, config: str = "flash", baseline: int = 8, budget_s: float = 330.0
+) -> tuple[list[Manifest], list[str]]:
+    """Capture rows in order until the budget is spent.
+
+    Args:
+        out: folder for traces and ``manifest.toml``, made if needed.
+        rows: what to capture.
+        config: model.
+        baseline: unprofiled steps to time per row.
+        budget_s: seconds; a row is not begun when the slowest row so far would not fit the rest.
+
+    Returns:
+        Manifests in order, companions after their graph; and one sentence per row not captured.
+
+    Raises:
+        HtaDsv4Error: no GPU, or ``out`` cannot be written.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    begin, slowest = time.perf_counter(), 0.0
+    manifests: list[Manifest] = []
+    missing: list[str] = []
+    weights: ModelWeights | None = None
+    print(header(), flush=True)
+    for row in rows:
+        started = time.perf_counter()
+        if slowest > budget_s - (started - begin):
+            missing.append(f"{row.name}: not captured, the time budget of {budget_s:.0f} s was spent.")
+            continue
+        try:
+            options = options_for(row, out, config, baseline)
+            step = build_step(options, weights=weights)
+            weights = step.weights
+            result = capture_step(step, options)
+        except HtaDsv4Error as error:
+            missing.append(f"{row.name}: not captured: {error}")
+            print(missing[-1], flush=True)
+            if not torch.cuda.is_available():
+                raise
+            continue
+        finally:
+            step = None  # type: ignore[assignment]  # free its caches before the next row takes memory
+            torch.cuda.empty_cache()
+        for part in (result, result.companion):
+            if part is not None:
+                # The label a reader sees is the row's: "split_k" alone would not tell the scaling points apart.
+                label = row.name if part is result else f"{row.name}_eager"
+                manifests.append(replace(part.manifest, variant=label))
+                manifest_path(part.trace).unlink()
+                print(line(label, part), flush=True)
+        slowest = max(slowest, time.perf_counter() - started)
+    notes = [
+        f"Captured by python -m hta_dsv4.capture.campaign --config {config}; rows share one GPU and one process.",
+        *missing,
+    ]
+    write_folder_manifest(out, manifests, notes)
+    return manifests, missing
+
+
+def header() -> str:
+    """Column heads of :func:`line`."""
+    return f"{'variant':<18}{'step ms':>9}{'profiled':>10}{'tok/s':>8}{'launches':>9}{'busy ms':>9}{'MB':>6}  by scope"
+
+
+def line(label: str, result: CaptureResult) -> str:
+    """One capture as a line: unprofiled and profiled step, launches, summed activity time per step, size, scopes."""
+    t = result.manifest.timing
+    size = result.trace.stat().st_size / 1e6
+    return (
+        f"{label:<18}{t.unprofiled_step_ms:>9.2f}{t.profiled_step_ms:>10.2f}{t.tokens_per_s:>8.1f}"
+        f"{t.launches:>9.0f}{t.activity_ms:>9.2f}{size:>6.2f}  {top_scopes(result.summary)}"
+    )
+
+
+def top_scopes(summary: Summary, count: int = 5) -> str:
+    """The largest parts of the model by share of summed activity time."""
+    parts: Counter[str] = Counter()
+    for scope, ns in summary.scope_ns.items():
+        parts["/".join(scope.split("/")[:2]) or "(no scope)"] += ns
+    total = max(summary.activity_ns, 1)
+    return ", ".join(f"{name} {ns / total:.1%}" for name, ns in parts.most_common(count))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line of the campaign; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hta_dsv4.capture.campaign", description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="folder for traces and manifest.toml")
+    parser.add_argument("--config", default="flash", help="flash | pro | tiny")
+    parser.add_argument("--baseline", type=int, default=8, help="unprofiled steps to time per row")
+    parser.add_argument("--budget", type=float, default=330.0, help="seconds for everything")
+    parser.add_argument("--only", nargs="*", metavar="ROW", help="names of rows; all when absent")
+    args = parser.parse_args(arguments)
+    known = {row.name: row for row in PLAN}
+    try:
+        unknown = [name for name in args.only or () if name not in known]
+        if unknown:
+            raise HtaDsv4Error(f"--only {' '.join(unknown)}: choose among {', '.join(known)}")
+        rows = [known[name] for name in args.only] if args.only else list(PLAN)
+        _, missing = run_campaign(args.out, rows, config=args.config, baseline=args.baseline, budget_s=args.budget)
+    except HtaDsv4Error as error:
+        print(error, file=sys.stderr)
+        return 2
+    for sentence in missing:
+        print(sentence)
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,184 @@
+"""``hta-dsv4 capture``: build the bundled decode step, run it as asked, keep its trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hta_dsv4.capture.config import StepShape, model_config
+from hta_dsv4.capture.launch import Step, as_compiled, as_cuda_graph
+from hta_dsv4.capture.manifest import TRACE_SUFFIX
+from hta_dsv4.capture.profiler import CaptureResult, capture_decode, no_cuda_message
+from hta_dsv4.capture.switches import Switches, variant_switches
+from hta_dsv4.capture.weights import ModelWeights
+from hta_dsv4.capture.workload import DecodeStep
+from hta_dsv4.errors import HtaDsv4Error
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureOptions:
+    """What the command line asks for.
+
+    Attributes:
+        variant: a named variant, or a label of the user's own with ``switches``.
+        switches: single levers that differ from the variant's: switch -> choice.
+        concurrency: requests decoded together.
+        config: flash | pro | tiny.
+        context: tokens each request has seen; max_context: the static maximum.
+        steps, warmup, baseline: recorded, unmeasured and timed steps.
+        out: file or folder; the current folder when absent.
+        with_stack: record Python stacks; slim: drop what no reader uses.
+        device: ``cuda``, or ``cpu`` for a look at the host side of the tiny model.
+        seed: of weights and caches.
+    """
+
+    variant: str = "split_k"
+    switches: Mapping[str, str] = field(default_factory=dict)
+    concurrency: int = 32
+    config: str = "flash"
+    context: int = 4096
+    max_context: int = 1 << 20
+    steps: int = 3
+    warmup: int = 3
+    baseline: int = 10
+    out: Path | None = None
+    with_stack: bool = False
+    slim: bool = False
+    device: str = "cuda"
+    seed: int = 0
+
+    @property
+    def shape(self) -> StepShape:
+        """Sizes of the step."""
+        return StepShape(self.concurrency, self.context, self.max_context)
+
+    @property
+    def trace_path(self) -> Path:
+        """Where the trace goes: ``<variant>_c<concurrency>.trace.json.gz`` in a folder, or the file named."""
+        name = f"{self.variant}_c{self.concurrency}{TRACE_SUFFIX}"
+        if self.out is None:
+            return Path(name)
+        return self.out / name if self.out.is_dir() or not self.out.suffix else self.out
+
+
+def run_capture(options: CaptureOptions, progress: Progress | None = None) -> CaptureResult:
+    """Build the step, run it, write trace and manifest (and, for CUDA graphs, the eager companion).
+
+    Args:
+        options: what to capture.
+        progress: told what happens, one short line each.
+
+    Raises:
+        HtaDsv4Error: an option is wrong, there is no GPU, memory ran out, or the files cannot be written.
+    """
+    step = build_step(options, progress)
+    return capture_step(step, options, progress)
+
+
+def build_step(
+    options: CaptureOptions, progress: Progress | None = None, weights: ModelWeights | None = None
+) -> DecodeStep:
+    """Weights, caches and position of the step that ``options`` describe.
+
+    Args:
+        options: what to capture.
+        progress: as in :func:`run_capture`.
+        weights: drawn before, for the same configuration and number format.
+
+    Raises:
+        HtaDsv4Error: an option is wrong, there is no GPU, or memory ran out.
+    """
+    config, switches, shape = model_config(options.config), _switches(options), options.shape
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise HtaDsv4Error(no_cuda_message())
+    if progress:
+        progress(f"{options.variant}: building {config.name}, {shape.batch} requests of {shape.context} tokens")
+    try:
+        return DecodeStep(config, shape, switches, options.device, options.seed, weights=weights)
+    except torch.OutOfMemoryError as error:
+        raise _out_of_memory(options, error) from error
+
+
+def capture_step(step: DecodeStep, options: CaptureOptions, progress: Progress | None = None) -> CaptureResult:
+    """Capture a step built before, in the launch mode its switches name.
+
+    Args:
+        step: from :func:`build_step`.
+        options: variant, sizes, steps and where to write.
+        progress: as in :func:`run_capture`.
+
+    Raises:
+        HtaDsv4Error: as :func:`run_capture`.
+    """
+    notes: list[str] = []
+    try:
+        fn: Step = step
+        companion: Step | None = None
+        if step.switches.launch == "cuda_graph":
+            fn, companion = as_cuda_graph(step), step
+        elif step.switches.launch == "compile":
+            fn, report = as_compiled(step)
+            notes += report.lines
+        return capture_decode(
+            fn,
+            options.steps,
+            warmup=options.warmup,
+            baseline=options.baseline,
+            variant=options.variant,
+            concurrency=options.concurrency,
+            out=options.trace_path,
+            companion=companion,
+            progress=progress,
+            with_stack=options.with_stack,
+            slim=options.slim,
+            require_cuda=options.device == "cuda",
+            details=_details(step, options, notes),
+        )
+    except torch.OutOfMemoryError as error:
+        raise _out_of_memory(options, error) from error
+
+
+def _switches(options: CaptureOptions) -> Switches:
+    switches = variant_switches(options.variant, options.switches)
+    if options.device == "cpu":
+        # Triton kernels need a GPU: the CPU runs their torch forms, and says so in the manifest's switches.
+        switches = replace(switches, attention="reference", moe="torch", mhc="torch")
+        if switches.indexer == "triton":
+            switches = replace(switches, indexer="torch_fp32")
+    return switches
+
+
+def _details(step: DecodeStep, options: CaptureOptions, notes: list[str]) -> dict[str, Any]:
+    config = step.config
+    workload = {
+        "layers": len(config.layers),
+        "weight_sets": step.weights.sets,
+        **{f"cache_sets_{kind}": n for kind, n in step.cache_sets.items()},
+        "index_width": step.tables.c4.pages.shape[1] * 64,
+        "c128_width": step.shape.c128_width,
+        "seed": options.seed,
+        "weights": "random",
+    }
+    return {
+        "config": config.name,
+        "context": options.context,
+        "max_context": options.max_context,
+        "switches": step.switches.as_dict(),
+        "launch": step.switches.launch,
+        "workload": workload,
+        "notes": notes,
+    }
+
+
+def _out_of_memory(options: CaptureOptions, error: Exception) -> HtaDsv4Error:
+    first = str(error).splitlines()[0]
+    return HtaDsv4Error(
+        f"{options.variant}: out of GPU memory ({first}); lower --max-context ({options.max_context}), "
+        f"--concurrency ({options.concurrency}) or --context ({options.context})"
+    )

@@ -1,0 +1,223 @@
+"""What a trace file does not say about itself, kept beside it as TOML. Torch-free.
+
+One capture writes ``<name>.manifest.toml`` beside ``<name>.trace.json.gz``; a folder of captures can hold one
+``manifest.toml`` for all of them. :func:`manifest_for` looks in both places.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from hta_dsv4.errors import HtaDsv4Error
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+TRACE_SUFFIX = ".trace.json.gz"
+FOLDER_MANIFEST = "manifest.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a step took, with and without the profiler; milliseconds, medians.
+
+    Attributes:
+        unprofiled_step_ms: before the profiler was started: CUDA events around each step, waiting after each.
+        unprofiled_steps: steps behind that median; ``unprofiled_min_ms`` and ``unprofiled_max_ms`` are their range.
+        profiled_step_ms: host clock between waits, while recording.
+        profiler_overhead: profiled / unprofiled - 1.
+        tokens_per_s: concurrency / unprofiled step time.
+        activity_ms: summed durations of GPU activities per step, from the trace.
+        activities: kernels, copies and sets per step; ``launches``: CPU calls per step that caused them.
+    """
+
+    unprofiled_step_ms: float
+    unprofiled_steps: int
+    unprofiled_min_ms: float
+    unprofiled_max_ms: float
+    profiled_step_ms: float
+    profiler_overhead: float
+    tokens_per_s: float
+    activity_ms: float
+    activities: float
+    launches: float
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One capture.
+
+    Attributes:
+        trace: file name of the trace.
+        variant: label of the variant.
+        concurrency: requests decoded together.
+        steps, warmup: recorded steps and the steps before them, in all.
+        captured_at: UTC, ISO 8601.
+        timing: step times.
+        config, context, max_context: model and sizes, where the bundled step was captured.
+        switches: switch -> choice.
+        launch: eager | cuda_graph | compile.
+        companion: file name of the eager trace of the same step (for replayed graphs).
+        commit: git commit of this project's checkout, where it ran from one.
+        device: name, SMs, memory, driver, clocks while the steps ran.
+        versions: torch, triton, CUDA, Python.
+        workload: facts about the bundled step (weight sets, cache sets, ...).
+        removed: what was taken out of the profiler's file, one sentence each; empty when nothing was.
+        notes: anything else worth knowing, one sentence each.
+    """
+
+    trace: str
+    variant: str
+    concurrency: int
+    steps: int
+    warmup: int
+    captured_at: str
+    timing: Timing
+    config: str | None = None
+    context: int | None = None
+    max_context: int | None = None
+    switches: Mapping[str, str] = field(default_factory=dict)
+    launch: str = "eager"
+    companion: str | None = None
+    commit: str | None = None
+    device: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    workload: Mapping[str, Any] = field(default_factory=dict)
+    removed: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data, absent values left out, scalars before tables (TOML wants that order)."""
+        out: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Timing):
+                value = {g.name: getattr(value, g.name) for g in fields(value)}
+            if value is None or (isinstance(value, (Mapping, Sequence)) and not value):
+                continue
+            out[f.name] = list(value) if isinstance(value, tuple) else value
+        return dict(sorted(out.items(), key=lambda kv: isinstance(kv[1], Mapping)))
+
+
+def stem(trace: Path) -> str:
+    """File name of a trace without its suffixes: ``split_k.trace.json.gz`` -> ``split_k``."""
+    name = trace.name
+    for suffix in (".gz", ".json", ".pt", ".trace"):
+        name = name.removesuffix(suffix)
+    return name
+
+
+def manifest_path(trace: Path) -> Path:
+    """Where one capture's manifest stands."""
+    return trace.with_name(f"{stem(trace)}.manifest.toml")
+
+
+def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
+    """Strings, numbers, booleans, lists of these, and nested tables as TOML text.
+
+    Args:
+        data: scalars and lists before tables.
+        prefix: dotted path of the table ``data`` is.
+    """
+    lines, tables = [], []
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            path = f"{prefix}.{key}" if prefix else key
+            tables.append(f"\n[{path}]\n{to_toml(value, path)}")
+        elif value is not None:
+            # A JSON string, number, boolean or list of these is also TOML; DEL alone needs an escape of its own.
+            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007F"))
+    return "\n".join(lines) + ("\n" if lines else "") + "".join(tables)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside the final name, then rename: a reader sees the old file or the new one, whole.
+
+    Raises:
+        HtaDsv4Error: the folder cannot be written or the disk is full; nothing is left behind.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with part.open("wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise HtaDsv4Error(f"{path}: cannot write ({error.strerror or error}); choose another --out or free space") from error
+
+
+def write_manifest(trace: Path, manifest: Manifest) -> Path:
+    """Write one capture's manifest beside its trace and return its path."""
+    path = manifest_path(trace)
+    write_atomically(path, to_toml(manifest.as_dict()).encode())
+    return path
+
+
+def write_folder_manifest(folder: Path, manifests: Sequence[Manifest], notes: Sequence[str] = ()) -> Path:
+    """One ``manifest.toml`` for a folder: ``[[trace]]`` per capture.
+
+    Args:
+        folder: where the traces stand.
+        manifests: in the order a reader should see them.
+        notes: about the folder as a whole.
+    """
+    text = to_toml({"notes": list(notes)}) if notes else ""
+    for manifest in manifests:
+        body = to_toml(manifest.as_dict(), "trace")
+        text += f"\n[[trace]]\n{body}"
+    path = folder / FOLDER_MANIFEST
+    write_atomically(path, text.encode())
+    return path
+
+
+def read_folder_manifest(path: Path) -> tuple[Manifest, ...]:
+    """Read a folder's ``manifest.toml``, or one capture's manifest, in file order.
+
+    Raises:
+        HtaDsv4Error: missing, not TOML, or an entry lacks a field.
+    """
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HtaDsv4Error(f"{path}: cannot read ({error.strerror or error})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise HtaDsv4Error(f"{path}: not TOML: {error}") from error
+    entries = data.get("trace")
+    if isinstance(entries, str):
+        entries = [data]
+    if not isinstance(entries, list):
+        raise HtaDsv4Error(f"{path}: no [[trace]] entry; write one per trace file")
+    return tuple(_manifest(path, entry) for entry in entries)
+
+
+def manifest_for(trace: Path) -> Manifest | None:
+    """The manifest of a trace: its own file, else its entry in the folder's; ``None`` where neither speaks of it."""
+    own = manifest_path(trace)
+    if own.is_file():
+        return read_folder_manifest(own)[0]
+    folder = trace.with_name(FOLDER_MANIFEST)
+    if folder.is_file():
+        for manifest in read_folder_manifest(folder):
+            if manifest.trace == trace.name:
+                return manifest
+    return None
+
+
+def _manifest(path: Path, entry: Mapping[str, Any]) -> Manifest:
+    known = {f.name for f in fields(Manifest)}
+    try:
+        timing = Timing(**entry["timing"])
+        return Manifest(**{k: v for k, v in entry.items() if k in known and k != "timing"}, timing=timing)
+    except (KeyError, TypeError) as error:
+        name = entry.get("trace", "?")
+        raise HtaDsv4Error(f"{path}: entry {name}: incomplete or misspelt ({error})") from error

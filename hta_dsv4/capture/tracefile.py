@@ -1,0 +1,252 @@
+"""From the profiler's raw file to the file that is kept: private names out, small, written whole or not at all.
+
+Torch-free. Numbers survive exactly: a timestamp that a double would not print back digit for digit is carried
+as text. What is removed is said in one sentence each, for the manifest.
+"""
+
+from __future__ import annotations
+
+import getpass
+import gzip
+import json
+import os
+import re
+import socket
+import sysconfig
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from hta_dsv4.capture.manifest import write_atomically
+from hta_dsv4.errors import HtaDsv4Error
+
+Event = dict[str, Any]
+
+_TEXT = "\ue000"  # marks a number carried as text; a private-use character no trace contains
+_TEXT_NUMBER = re.compile(f'"{_TEXT}([^"]*)"')
+_GPU = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_LAUNCH = frozenset({"cuda_runtime", "cuda_driver"})
+_BOOKKEEPING = (
+    "Ev Idx", "Record function id", "Sequence number", "Fwd thread id", "Input Strides", "Concrete Inputs", "queued",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the recorded steps hold.
+
+    Attributes:
+        activities: kernels, copies and sets.
+        activity_ns: their summed durations, exact.
+        launches: CPU calls that caused at least one of them.
+        scope_ns: part of the model (scope without its layer, "" outside any) -> summed durations.
+        removed: sentences on what was taken out.
+    """
+
+    activities: int
+    activity_ns: int
+    launches: int
+    scope_ns: dict[str, int]
+    removed: tuple[str, ...]
+
+
+def keep_trace(raw: Path, out: Path, *, slim: bool = False) -> Summary:
+    """Clean the profiler's file and write it under its final name.
+
+    Host name, user name and user paths are replaced; with ``slim`` also bookkeeping arguments that no reader uses
+    and host events that launched nothing are dropped (a step of 6,000 launches shrinks to a third).
+
+    Args:
+        raw: what the profiler exported, JSON.
+        out: final name; ``.gz`` compresses.
+        slim: see above.
+
+    Raises:
+        HtaDsv4Error: the raw file is cut (disk full while the profiler wrote it) or ``out`` cannot be written.
+    """
+    try:
+        trace = json.loads(raw.read_text(encoding="utf-8"), parse_float=_exact)
+    except OSError as error:
+        raise HtaDsv4Error(f"{out}: the profiler's file {raw} cannot be read ({error.strerror or error})") from error
+    except ValueError as error:
+        raise HtaDsv4Error(
+            f"{out}: the profiler wrote a broken file ({error}); is the disk full? Free space or choose another --out"
+        ) from error
+    events: list[Event] = trace["traceEvents"]
+    removed = [_hide(trace, events, out)]
+    summary_events = _linked(events)
+    if slim:
+        trace["traceEvents"] = events = _slim(events, summary_events)
+        removed.append(
+            "slimmed: host operators and calls that launched nothing on the GPU, and the arguments "
+            + ", ".join(_BOOKKEEPING)
+        )
+    body = _dump(trace)
+    if out.suffix == ".gz":
+        buffer = BytesIO()
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as f:
+            f.write(body)
+        body = buffer.getvalue()
+    write_atomically(out, body)
+    return Summary(
+        activities=len(summary_events.activities),
+        activity_ns=sum(_ns(e.get("dur", 0)) for e in summary_events.activities),
+        launches=len(summary_events.launches),
+        scope_ns=_scopes(events, summary_events),
+        removed=tuple(removed),
+    )
+
+
+def _exact(text: str) -> float | str:
+    """A double where it says the same number, else the text."""
+    value = float(text)
+    return value if Decimal(repr(value)) == Decimal(text) else _TEXT + text
+
+
+def _ns(microseconds: float | int | str) -> int:
+    text = microseconds.removeprefix(_TEXT) if isinstance(microseconds, str) else repr(microseconds)
+    return int((Decimal(text) * 1000).to_integral_value())
+
+
+def _dump(trace: dict[str, Any]) -> bytes:
+    """One event per line, everything else on the first."""
+    head = {k: v for k, v in trace.items() if k != "traceEvents"}
+    start = json.dumps(head, separators=(",", ":"), ensure_ascii=False)[:-1]
+    lines = ",\n".join(json.dumps(e, separators=(",", ":"), ensure_ascii=False) for e in trace["traceEvents"])
+    text = f'{start}{"," if head else ""}"traceEvents":[\n{lines}\n]}}\n'
+    return _TEXT_NUMBER.sub(r"\1", text).encode()
+
+
+# --- private names --------------------------------------------------------------------------------------------
+
+
+def private_names() -> list[tuple[re.Pattern[str], str]]:
+    """Patterns of what must not leave this machine and what stands in their place.
+
+    Folders of installed packages and the current folder become nothing (paths turn relative), the home folder
+    ``~``, host and user name ``host`` and ``user``. Names of fewer than three letters and the generic ones
+    (``root``, ``localhost``) identify nobody and stay.
+    """
+    paths = sysconfig.get_paths()
+    folders = {paths["purelib"], paths["platlib"], paths["stdlib"], os.getcwd()}
+    found = [(re.compile(re.escape(f.rstrip("/") + "/")), "") for f in sorted(folders, key=len, reverse=True) if len(f) > 1]
+    found.append((re.compile(re.escape(str(Path.home())) + r"(?=/|$)"), "~"))
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user id without a name
+        user = ""
+    for name, stand_in in ((socket.gethostname(), "host"), (user, "user")):
+        if len(name) >= 3 and name not in {"localhost", "root", "user", "host"}:
+            found.append((re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-])"), stand_in))
+    return found
+
+
+def _hide(trace: dict[str, Any], events: Iterable[Event], out: Path) -> str:
+    patterns = private_names()
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            for pattern, stand_in in patterns:
+                value = pattern.sub(stand_in, value)
+            return value
+        if isinstance(value, list):
+            return [clean(v) for v in value]
+        if isinstance(value, dict):
+            return {k: clean(v) for k, v in value.items()}
+        return value
+
+    for key in [k for k in trace if k != "traceEvents"]:
+        trace[key] = clean(trace[key])
+    trace["traceName"] = out.name
+    if "host_name" in trace:  # newer profilers write it, however short it is
+        trace["host_name"] = "host"
+    for event in events:
+        # Kernels, operators and launches are named by libraries; only these kinds carry names of the machine.
+        if event.get("ph") == "M" or event.get("cat") in ("python_function", "user_annotation", "gpu_user_annotation"):
+            event["name"] = clean(event.get("name", ""))
+            if "args" in event:
+                event["args"] = clean(event["args"])
+    return "host name, user name and user paths"
+
+
+# --- what launched what -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Links:
+    activities: list[Event]
+    launches: dict[int, Event]  # correlation -> the CPU call, for calls that caused an activity
+
+
+def _linked(events: Iterable[Event]) -> _Links:
+    calls: dict[int, Event] = {}
+    activities: list[Event] = []
+    for event in events:
+        category = event.get("cat")
+        if category in _GPU:
+            activities.append(event)
+        elif category in _LAUNCH:
+            calls[event.get("args", {}).get("correlation", 0)] = event
+    wanted = {a.get("args", {}).get("correlation", 0) for a in activities} - {0}
+    return _Links(activities, {c: e for c, e in calls.items() if c in wanted})
+
+
+def _slim(events: Iterable[Event], links: _Links) -> list[Event]:
+    starts: dict[Any, list[int]] = defaultdict(list)
+    for call in links.launches.values():
+        starts[call.get("tid")].append(_ns(call["ts"]))
+    for times in starts.values():
+        times.sort()
+
+    def launched(event: Event) -> bool:
+        times = starts.get(event.get("tid"), [])
+        first = _ns(event["ts"])
+        at = bisect_right(times, first - 1)
+        return at < len(times) and times[at] <= first + _ns(event.get("dur", 0))
+
+    kept: list[Event] = []
+    flows: list[Event] = []
+    alive = set(links.launches)
+    for event in events:
+        category = event.get("cat")
+        args = event.get("args", {})
+        if category in ("cpu_op", "python_function") and not launched(event):
+            continue
+        if category in _LAUNCH and args.get("correlation") not in alive and "ynchronize" not in event.get("name", ""):
+            continue
+        if category == "ac2g":
+            if event.get("id") in alive:
+                flows.append(event)
+            continue
+        for key in _BOOKKEEPING:
+            args.pop(key, None)
+        kept.append(event)
+    return kept + flows
+
+
+def _scopes(events: Iterable[Event], links: _Links) -> dict[str, int]:
+    """Summed activity time per innermost annotation around the launch; ``layer.N/`` is cut off."""
+    ranges: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
+    for event in events:
+        if event.get("cat") == "user_annotation" and not str(event.get("name", "")).startswith("ProfilerStep"):
+            first = _ns(event["ts"])
+            ranges[event.get("tid")].append((first, first + _ns(event.get("dur", 0)), event["name"]))
+    for spans in ranges.values():
+        spans.sort()
+    starts = {tid: [s[0] for s in spans] for tid, spans in ranges.items()}
+    where: dict[int, str] = {}
+    for correlation, call in links.launches.items():
+        at, spans = _ns(call["ts"]), ranges.get(call.get("tid"), [])
+        i = bisect_right(starts.get(call.get("tid"), []), at) - 1
+        while i >= 0 and spans[i][1] < at:
+            i -= 1
+        where[correlation] = re.sub(r"^layer\.\d+/", "", spans[i][2]) if i >= 0 else ""
+    total: Counter[str] = Counter()
+    for activity in links.activities:
+        total[where.get(activity.get("args", {}).get("correlation", 0), "")] += _ns(activity.get("dur", 0))
+    return dict(total.most_common())
