@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 import zstandard
 from isal import isal_zlib
@@ -22,6 +23,9 @@ PIECE = 1 << 20  # bytes asked of the file at once; larger buys nothing, measure
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 ZIP_EMPTY = b"PK\x05\x06"
 _MAX_NESTING = 3
+_ISAL_ERROR: type[Exception] = isal_zlib.error
+# What the unpackers raise on data they cannot read (zlib.error, a bad CRC, an encrypted or exotic zip entry).
+_UNPACKING = (zstandard.ZstdError, zipfile.BadZipFile, zlib.error, _ISAL_ERROR, OSError, RuntimeError)
 # Kineto JSON packs 10-40 times smaller; deflate cannot pass about 1,032. Only a bomb passes this by far.
 DEFAULT_MAX_RATIO = 400
 RATIO_FREE = 256 << 20  # bytes that may come out before the ratio is judged: padding in small files is harmless
@@ -52,6 +56,7 @@ class ByteStream:
         cut: why the container ended before its own end marker; ``None`` while it is whole.
         notes: what was ignored, one sentence each.
         member: which entry of a zip this is, where one was named.
+        lenient: take corrupt data for the end (see ``cut``) instead of refusing the file.
         out: bytes given so far.
     """
 
@@ -65,6 +70,7 @@ class ByteStream:
     cut: str | None = None
     notes: list[str] | None = None
     member: str | None = None
+    lenient: bool = False
     out: int = 0
 
     def read(self, size: int) -> bytes:
@@ -78,15 +84,16 @@ class ByteStream:
         try:
             data = self.source.read(size)
         except _Cut as cut:
-            self.cut = str(cut)
-            return cut.data
-        except (zstandard.ZstdError, zipfile.BadZipFile, isal_zlib.error, OSError, RuntimeError) as error:
-            raise TraceError(
-                f"{self.path}: the {self.container} data is corrupt after {self.out} decompressed bytes "
-                f"({_one_line(error)}); copy or capture the file again"
-            ) from error
-        except (EOFError, NotImplementedError) as error:
-            self.cut = _one_line(error)
+            if cut.corrupt and not self.lenient:
+                raise self._corrupt(self.out + len(cut.data), cut) from cut
+            self.cut, data = str(cut), cut.data
+        except EOFError as error:
+            self.cut = f"the {self.container} data ends early ({_one_line(error)})"
+            return b""
+        except _UNPACKING as error:
+            if not self.lenient:
+                raise self._corrupt(self.out, error) from error
+            self.cut = f"the {self.container} data is corrupt ({_one_line(error)})"
             return b""
         self.out += len(data)
         if self.out > RATIO_FREE and self.out > self.max_ratio * max(self.size, 1):
@@ -98,17 +105,23 @@ class ByteStream:
             self.progress(min(self.raw.tell(), self.size), self.size)
         return data
 
+    def _corrupt(self, after: int, why: BaseException) -> TraceError:
+        return TraceError(
+            f"{self.path}: the {self.container} data is corrupt after {after} decompressed bytes "
+            f"({_one_line(why)}); copy or capture the file again, or read what is whole with --salvage"
+        )
+
     def close(self) -> None:
         """Close the file."""
         self.raw.close()
 
 
 class _Cut(Exception):  # noqa: N818  # the end of a cut stream is an event here, not an error of ours
-    """The compressed stream ends early; carries the bytes decoded until then."""
+    """The compressed stream ends early or breaks; carries the bytes decoded until then."""
 
-    def __init__(self, why: str, data: bytes) -> None:
+    def __init__(self, why: str, data: bytes, corrupt: bool = False) -> None:
         super().__init__(why)
-        self.data = data
+        self.data, self.corrupt = data, corrupt
 
 
 class _GzipSource:
@@ -133,7 +146,10 @@ class _GzipSource:
                     break
             if self._member is None and not self._next_member():
                 continue
-            data = self._member.decompress(self._pending, size - have)
+            try:
+                data = self._member.decompress(self._pending, size - have)
+            except _ISAL_ERROR as error:
+                raise _Cut(f"the gzip data is corrupt ({error})", b"".join(parts), corrupt=True) from error
             if self._member.eof:
                 self._pending, self._member = self._member.unused_data, None
             else:
@@ -200,6 +216,7 @@ def open_trace(
     member: str | None = None,
     max_ratio: float = DEFAULT_MAX_RATIO,
     progress: Progress | None = None,
+    lenient: bool = False,
 ) -> ByteStream:
     """Open a trace file for reading its JSON bytes.
 
@@ -208,6 +225,7 @@ def open_trace(
         member: which entry of a zip; may be left out when there is one.
         max_ratio: see :class:`ByteStream`.
         progress: see :class:`ByteStream`.
+        lenient: see :class:`ByteStream`.
 
     Returns:
         The stream, at the first byte of the JSON (a UTF-8 byte order mark is left in place).
@@ -234,7 +252,7 @@ def open_trace(
     except BaseException:
         raw.close()
         raise
-    return ByteStream(path, source, raw, size, "/".join(kinds) or "plain", max_ratio, progress, None, notes, member)
+    return ByteStream(path, source, raw, size, "/".join(kinds) or "plain", max_ratio, progress, None, notes, member, lenient)
 
 
 def _unwrap(
@@ -251,7 +269,7 @@ def _unwrap(
                 raise TraceError(
                     f"{path}: truncated: {cut} and no data before it; copy or capture the file again"
                 ) from cut
-        except (zstandard.ZstdError, isal_zlib.error, OSError, RuntimeError, EOFError, NotImplementedError) as e:
+        except (*_UNPACKING, EOFError) as e:
             raise TraceError(
                 f"{path}: the {'/'.join(kinds)} data cannot be unpacked ({_one_line(e)}); copy the file again"
             ) from e
@@ -265,7 +283,8 @@ def _unwrap(
         elif first.startswith(ZSTD):
             kinds.append("zstd")
             context = zstandard.ZstdDecompressor()
-            source = context.stream_reader(_Prefixed(first, source), read_across_frames=True)
+            # The reader asks its source for read() alone.
+            source = context.stream_reader(cast(IO[bytes], _Prefixed(first, source)), read_across_frames=True)
         elif first.startswith((ZIP, ZIP_EMPTY)):
             kinds.append("zip")
             source = _open_member(path, raw if len(kinds) == 1 else None, member)

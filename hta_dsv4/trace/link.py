@@ -67,7 +67,7 @@ def link(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, 
     # Ask once for each launch, not once for each kernel.
     used, back = np.unique(launch[linked], return_inverse=True)
     threads = _threads(events)
-    category = events[col.CATEGORY].astype(str).to_numpy() if False else events[col.CATEGORY]
+    category = events[col.CATEGORY]
     op_used = _enclosing(events, threads, _is(category, CPU_OP), used)
     graph = _label_mask(events[col.NAME], is_graph_launch)[used]
     op_used = np.where(graph, -1, op_used)

@@ -63,7 +63,7 @@ def read_trace(
             the remedy.
     """
     file = Path(path)
-    stream = open_trace(file, member=member, max_ratio=max_ratio, progress=progress)
+    stream = open_trace(file, member=member, max_ratio=max_ratio, progress=progress, lenient=salvage)
     framing = Framing(stream, salvage=salvage, chunk=max(chunk, 64))
     collector = Collector(cpu=cpu, python_frames=python_frames)
     try:
@@ -100,7 +100,11 @@ def read_traces(
 
     Args:
         path: a file, or a folder whose files (not those of sub-folders) are traces of one run.
-        cpu, python_frames, salvage, progress, max_ratio: as for :func:`read_trace`.
+        cpu: as for :func:`read_trace`, like those below.
+        python_frames: keep Python frames.
+        salvage: read what is whole of cut files.
+        progress: called for each file anew.
+        max_ratio: refuse decompression bombs.
 
     Returns:
         The traces by rank. Files of a folder that are no traces are named in a warning of the first trace; a
@@ -135,7 +139,7 @@ def read_traces(
                 raise
             skipped.append(name)
     if not traces:
-        raise TraceError(f"{file}: holds no trace among {len(candidates)} files; give the folder of *.pt.trace.json(.gz)")
+        raise TraceError(f"{file}: holds no trace among {len(candidates)} files; give the folder of *.json(.gz)")
     if len(traces) > 1:
         traces = [(name, _rank_by_name(name, t)) for name, t in traces]
         _refuse_doubled_ranks(file, traces)

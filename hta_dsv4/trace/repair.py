@@ -155,7 +155,7 @@ def line_of(stream: ByteStream, offset: int) -> int | None:
     if not stream.path.is_file():
         return None
     try:
-        again = open_trace(stream.path, member=stream.member, max_ratio=stream.max_ratio)
+        again = open_trace(stream.path, member=stream.member, max_ratio=stream.max_ratio, lenient=True)
     except TraceError:
         return None
     line, left = 1, offset

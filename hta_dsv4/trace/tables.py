@@ -19,7 +19,9 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
-def categorical(codes: npt.NDArray[Any], labels: Sequence[Any], text: Callable[[Any], str | None] = str) -> pd.Categorical:
+def categorical(
+    codes: npt.NDArray[Any], labels: Sequence[Any], text: Callable[[Any], str | None] = str
+) -> pd.Categorical:
     """Codes into ``labels`` -> a categorical that holds only labels in use.
 
     Args:
@@ -39,7 +41,7 @@ def categorical(codes: npt.NDArray[Any], labels: Sequence[Any], text: Callable[[
         if spelled is not None:
             remap[i] = new.setdefault(spelled, len(new))
     dtype = pd.CategoricalDtype(pd.Index(list(new), dtype="str" if _STR else object), ordered=False)
-    return pd.Categorical.from_codes(remap[codes], dtype=dtype, validate=False)  # type: ignore[arg-type]
+    return pd.Categorical.from_codes(remap[codes], dtype=dtype, validate=False)
 
 
 # pandas 3 keeps text as "str" by itself; pandas 2 as object.
