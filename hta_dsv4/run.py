@@ -191,4 +191,20 @@ def compare(
         elif label is not None and label != run.label:
             run = Run(label, run.traces, run.rules)
         loaded.append(run)
-    return compare_module.compare([r.shares(by) for r in loaded])
+    return compare_module.compare([r.shares(by) for r in loaded], _differences(loaded))
+
+
+def _differences(runs: Sequence[Run]) -> list[str]:
+    """What differs between the variants besides what was meant to: GPU and batch, where the traces say them."""
+    notes = []
+    gpus = {r.label: sorted({d.name for t in r.traces for d in t.meta.devices if d.name}) for r in runs}
+    if len({tuple(g) for g in gpus.values() if g}) > 1:
+        said = ", ".join(f"{label} on {' and '.join(g)}" for label, g in gpus.items() if g)
+        notes.append(
+            f"the variants ran on different GPUs ({said}): a change is the GPU's as much as the code's"
+        )
+    batches = {r.label: sorted({int(b) for s in r.steps for b in s.counted["batch"].dropna()}) for r in runs}
+    if len({tuple(b) for b in batches.values() if b}) > 1:
+        said = ", ".join(f"{label} at {'/'.join(map(str, b))}" for label, b in batches.items() if b)
+        notes.append(f"the variants decode different batches ({said}): time per step is not comparable")
+    return notes

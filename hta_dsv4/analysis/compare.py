@@ -42,11 +42,12 @@ class Comparison:
         return self.variants[0].by
 
 
-def compare(variants: Sequence[Shares]) -> Comparison:
+def compare(variants: Sequence[Shares], notes: Sequence[str] = ()) -> Comparison:
     """Put share tables side by side.
 
     Args:
         variants: one or more, base first; distinct labels, the same ``by``.
+        notes: what the caller knows that makes the comparison weaker (another GPU, another batch).
 
     Returns:
         The comparison.
@@ -84,7 +85,7 @@ def compare(variants: Sequence[Shares]) -> Comparison:
     largest = table.loc[:, [(label, sh.SHARE) for label in labels]].max(axis=1)
     table = table.loc[largest.sort_values(ascending=False, kind="stable").index]
     table = table[[(v, c) for v in labels for c in table[v].columns]]
-    return Comparison(tuple(variants), table, _notes(variants))
+    return Comparison(tuple(variants), table, (*notes, *_notes(variants)))
 
 
 def _notes(variants: Sequence[Shares]) -> tuple[str, ...]:

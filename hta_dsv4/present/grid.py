@@ -16,6 +16,7 @@ from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.info import Info
 from hta_dsv4.analysis.shares import RankShares, Shares, divide_half_even
+from hta_dsv4.classify.rules import Explanation
 
 ABSENT = "-"
 
@@ -71,6 +72,11 @@ def _count(value: float | None) -> str:
 
 def _top(n: int, total: int) -> int:
     return total if n <= 0 or n >= total else n
+
+
+def steps_said(steps: int) -> str:
+    """``no steps``, ``1 step``, ``5 steps``."""
+    return f"{steps or 'no'} step{'' if steps == 1 else 's'}"
 
 
 def per_step(ns: int, steps: int) -> int:
@@ -131,7 +137,7 @@ def shares_grid(shares: Shares, top: int = 0) -> Grid:
         (f"{name}: {what}", *[""] * (len(keys) - 1), *_extent_cells(rank, name), "", "")
         for name, what in _EXTENT
     ]
-    steps = f"{rank.steps} steps" if rank.steps else "no steps: totals of the trace"
+    steps = steps_said(rank.steps) if rank.steps else "no steps: totals of the trace"
     headers = (*keys, unit, "% of sum", "launches" + ("/step" if rank.steps else ""), "mean us", "median us")
     return Grid(f"{shares.label}: {steps}", headers, tuple(rows), tuple(footer), shares.notes, left=len(keys))
 
@@ -203,7 +209,7 @@ def comparison_grid(comparison: Comparison, top: int = 0) -> Grid:
         (f"{name}: {what}", *[""] * (len(keys) - 1), *_extent_changes(variants, name))
         for name, what in _EXTENT
     ]
-    title = " | ".join(f"{v.label}: {steps[v.label] or 'no'} steps" for v in variants)
+    title = " | ".join(f"{v.label}: {steps_said(steps[v.label])}" for v in variants)
     return Grid(title, tuple(headers), tuple(rows), tuple(footer), comparison.notes, left=len(keys))
 
 
@@ -271,4 +277,20 @@ def info_grids(info: Info) -> tuple[Grid, ...]:
             left=3,
         ),
         Grid("what the trace has", ("", "what", "detail"), tuple(has), notes=info.warnings, left=3),
+    )
+
+
+def explain_grid(found: Sequence[Explanation]) -> Grid:
+    """Which rule won for each name, which others matched, and where a name alone cannot tell."""
+    rows, notes = [], []
+    for e in found:
+        others = ", ".join(f"{c.rule} ({c.bucket})" for c in e.candidates[1:]) or ABSENT
+        rows.append((e.name, e.bucket, e.role, e.rule, others))
+        if e.ambiguous:
+            notes.append(f"{e.name}: {e.ambiguous}")
+        if len(found) == 1 and e.comment:
+            notes.append(f"{e.rule}: {e.comment}")
+    title = f"{len(found)} name" + ("s" if len(found) > 1 else "")
+    return Grid(
+        title, ("name", "bucket", "role", "rule", "also matched"), tuple(rows), notes=tuple(notes), left=5
     )

@@ -16,6 +16,7 @@ from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.info import Info
 from hta_dsv4.analysis.shares import RankShares, Shares
+from hta_dsv4.classify.rules import Explanation
 
 SCHEMA = 1
 
@@ -166,3 +167,27 @@ def info_csv(infos: Sequence[Info]) -> str:
         "partial",
     ]
     return _csv(columns, [{c: getattr(i, c) for c in columns} for i in infos])
+
+
+def explain_lines(found: Sequence[Explanation]) -> str:
+    """``explain``: JSON Lines, one object a name."""
+    return "".join(json.dumps(_explanation(e), allow_nan=False) + "\n" for e in found)
+
+
+def _explanation(e: Explanation) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "name": e.name,
+        "bucket": e.bucket,
+        "role": e.role,
+        "rule": e.rule,
+        "candidates": [asdict(c) for c in e.candidates],
+        "ambiguous": e.ambiguous,
+        "comment": e.comment,
+    }
+
+
+def explain_csv(found: Sequence[Explanation]) -> str:
+    """One line per name."""
+    columns = ["name", "bucket", "role", "rule", "ambiguous"]
+    return _csv(columns, [{c: getattr(e, c) for c in columns} for e in found])

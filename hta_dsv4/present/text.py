@@ -51,7 +51,7 @@ def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
         if i >= grid.left
     ]
     room = max(16, (out.width - sum(numbers) - 2 * len(grid.headers) - 2) // max(grid.left, 1))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, title=None)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(grid.headers))
     for i, header in enumerate(grid.headers):
         left = i < grid.left
         table.add_column(
