@@ -6,9 +6,8 @@ import sys
 from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-import click
 import typer
 
 from hta_dsv4 import run as run_module
@@ -29,6 +28,10 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
+
+
+# Newer typer carries its own copy of click, so click's classes are reached through what typer exports.
+_ClickException: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 class Form(str, Enum):
@@ -56,7 +59,7 @@ Salvage = Annotated[
 Inputs = Annotated[
     list[str],
     typer.Argument(
-        metavar="[LABEL=]TRACE...", help="A trace file, a folder of ranks, or the name of a shipped trace."
+        metavar="[LABEL=]TRACE", help="A trace file, a folder of ranks, or the name of a shipped trace."
     ),
 ]
 
@@ -64,7 +67,7 @@ Inputs = Annotated[
 def _form(as_json: bool, as_csv: bool, as_md: bool) -> Form:
     chosen = [f for f, on in ((Form.JSON, as_json), (Form.CSV, as_csv), (Form.MD, as_md)) if on]
     if len(chosen) > 1:
-        raise click.UsageError("--json, --csv and --md exclude each other; give one")
+        raise HtaDsv4Error("--json, --csv and --md exclude each other; give one")
     return chosen[0] if chosen else Form.TEXT
 
 
@@ -142,7 +145,7 @@ def diff(
     """
     form = _form(as_json, as_csv, as_md)
     if len(traces) < 2:
-        raise click.UsageError("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
+        raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
     comparison = run_module.compare(_load(traces, rules, salvage), by)
     text = {
         Form.JSON: lambda: machine.dumps("diff", machine.comparison_body(comparison)),
@@ -176,7 +179,7 @@ def info(
 @app.command()
 def explain(
     names: Annotated[
-        list[str], typer.Argument(metavar="NAME...", help="Kernel names; - reads one a line from stdin.")
+        list[str], typer.Argument(metavar="NAME", help="Kernel names; - reads one a line from stdin.")
     ],
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -216,18 +219,19 @@ def main(args: Sequence[str] | None = None) -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         code = app(args, standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        sys.stderr.write(error.format_message() + "\n")
-        code = 2
-    except click.ClickException as error:
-        context = error.ctx if isinstance(error, click.UsageError) else None
-        hint = f" (see {context.command_path} --help)" if context else ""
-        sys.stderr.write(f"hta-dsv4: {_one_line(error.format_message())}{hint}\n")
+    except _ClickException as error:
+        text = error.format_message()
+        if type(error).__name__ == "NoArgsIsHelpError":  # no words at all: the message is the help page
+            sys.stderr.write(text + "\n")
+        else:
+            context = getattr(error, "ctx", None)
+            hint = f" (see {context.command_path} --help)" if context else ""
+            sys.stderr.write(f"hta-dsv4: {_one_line(text)}{hint}\n")
         code = 2
     except HtaDsv4Error as error:
         sys.stderr.write(f"hta-dsv4: {_one_line(str(error))}\n")
         code = 2
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, typer.Abort):
         sys.stderr.write("hta-dsv4: interrupted\n")
         code = 130
     except BrokenPipeError:
