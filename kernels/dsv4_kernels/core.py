@@ -59,22 +59,69 @@ def load_kv(
     """
     page_ptr = kv_ptr + page.to(tl.int64) * page_stride
     record = page_ptr + slot * 576
-    scales = page_ptr + section + slot * 8
+    # All seven scale bytes of a token in one load; byte i belongs to columns 64 i .. 64 i + 63.
+    scale_ptr = (page_ptr + section + slot * 8).to(tl.pointer_type(tl.int64), bitcast=True)
+    codes = tl.load(scale_ptr, mask=valid, other=0)[:, None]
     kv = ()
     start = 0
     for i in tl.static_range(len(TILES)):
-        columns = start + tl.arange(0, TILES[i])
-        raw = tl.load(record[:, None] + columns[None, :], mask=valid[:, None], other=0)
+        column = start + tl.arange(0, TILES[i])[None, :]
+        raw = tl.load(record[:, None] + column, mask=valid[:, None], other=0)
         value = raw.to(tl.float8e4nv, bitcast=True).to(OPERAND)
         if TILES[i] == 64:
-            code = tl.load(scales + start // 64, mask=valid, other=0)[:, None]
+            code = (codes >> (start // 8)) & 0xFF
         else:
-            code = tl.load(scales[:, None] + columns[None, :] // 64, mask=valid[:, None], other=0)
+            code = (codes >> (column // 64 * 8)) & 0xFF
         kv = kv + (value * tl.exp2(code.to(tl.float32) - 127.0).to(OPERAND),)
         start += TILES[i]
     rope = (record + 448).to(tl.pointer_type(tl.bfloat16), bitcast=True)
     value = tl.load(rope[:, None] + tl.arange(0, 64)[None, :], mask=valid[:, None], other=0.0)
     return kv + (value.to(OPERAND),)
+
+
+@triton.jit
+def load_index(
+    block: tl.tensor, main_blocks: tl.tensor, index_ptr: tl.tensor, length: tl.tensor,
+    extra_index_ptr: tl.tensor, extra_length: tl.tensor, TWO: tl.constexpr, BLOCK_T: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Flat slots of one block of the concatenated [main | extra] list; -1 past its scope's length."""
+    if TWO:
+        is_extra = block >= main_blocks
+        position = tl.where(is_extra, block - main_blocks, block) * BLOCK_T + tl.arange(0, BLOCK_T)
+        limit = tl.where(is_extra, extra_length, length)
+        return tl.load(tl.where(is_extra, extra_index_ptr, index_ptr) + position, mask=position < limit, other=-1)
+    position = block * BLOCK_T + tl.arange(0, BLOCK_T)
+    return tl.load(index_ptr + position, mask=position < length, other=-1)
+
+
+@triton.jit
+def load_block(
+    index: tl.tensor, is_extra: tl.tensor, kv_ptr: tl.tensor, page_stride: tl.tensor,
+    extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, TWO: tl.constexpr,
+    PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """KV tiles of one block, from whichever pool its scope points into."""
+    valid = index >= 0
+    index = tl.where(valid, index, 0)
+    if TWO:
+        page = tl.where(is_extra, index // EXTRA_PAGE_SIZE, index // PAGE_SIZE)
+        slot = tl.where(is_extra, index % EXTRA_PAGE_SIZE, index % PAGE_SIZE)
+        pool = tl.where(is_extra, extra_kv_ptr, kv_ptr)
+        stride = tl.where(is_extra, extra_page_stride, page_stride)
+        section = tl.where(is_extra, EXTRA_PAGE_SIZE * 576, PAGE_SIZE * 576)
+        return load_kv(pool, page, slot, stride, section, valid, TILES, OPERAND)
+    return load_kv(
+        kv_ptr, index // PAGE_SIZE, index % PAGE_SIZE, page_stride, PAGE_SIZE * 576, valid, TILES, OPERAND
+    )
+
+
+@triton.jit
+def scores(q: tl.tensor, kv: tl.tensor, valid: tl.tensor, scale_log2: tl.tensor, TILES: tl.constexpr) -> tl.tensor:
+    """Scaled scores in base 2, ``[BLOCK_H, BLOCK_T]``; -inf where a token is invalid."""
+    score = tl.dot(q[0], tl.trans(kv[0]))
+    for i in tl.static_range(1, len(TILES) + 1):
+        score = tl.dot(q[i], tl.trans(kv[i]), score)
+    return tl.where(valid[None, :], score * scale_log2, float("-inf"))
 
 
 @triton.jit
@@ -84,63 +131,62 @@ def attend(
     extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, extra_index_ptr: tl.tensor, extra_length: tl.tensor,
     WIDTH: tl.constexpr, PAGE_SIZE: tl.constexpr, EXTRA_WIDTH: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
-    STAGES: tl.constexpr,
+    STAGES: tl.constexpr, SINGLE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Attend to blocks ``first, first + step, ...`` of the concatenated [main | extra] list of one row.
 
     The loop is bounded by the device-side lengths, not by the padded widths; a block never straddles the
-    two scopes. ``EXTRA_WIDTH`` 0 means one scope only.
+    two scopes. ``EXTRA_WIDTH`` 0 means one scope only. ``SINGLE`` promises that the loop would run once.
 
     Returns:
         Unnormalised output tiles (float32), row maxima in base 2 (``NEGATIVE`` if nothing was valid) and
         sums, both ``[BLOCK_H]``.
     """
-    acc = ()
-    for i in tl.static_range(len(TILES)):
-        acc = acc + (_zeros(BLOCK_H, TILES[i]),)
-    acc = acc + (_zeros(BLOCK_H, 64),)
-    m = tl.full([BLOCK_H], NEGATIVE, tl.float32)
-    l = tl.zeros([BLOCK_H], tl.float32)  # noqa: E741 - the softmax literature's name
+    TWO: tl.constexpr = EXTRA_WIDTH > 0
+    index_ptr += row.to(tl.int64) * WIDTH
+    extra_index_ptr += row.to(tl.int64) * EXTRA_WIDTH
     main_blocks = tl.cdiv(length, BLOCK_T)
-    blocks = main_blocks
-    if EXTRA_WIDTH > 0:
-        blocks += tl.cdiv(extra_length, BLOCK_T)
-    for block in tl.range(first, blocks, step, num_stages=STAGES):
-        if EXTRA_WIDTH > 0:
-            is_extra = block >= main_blocks
-            position = tl.where(is_extra, block - main_blocks, block) * BLOCK_T + tl.arange(0, BLOCK_T)
-            list_ptr = tl.where(is_extra, extra_index_ptr + row.to(tl.int64) * EXTRA_WIDTH,
-                                index_ptr + row.to(tl.int64) * WIDTH)  # fmt: skip
-            index = tl.load(list_ptr + position, mask=position < tl.where(is_extra, extra_length, length), other=-1)
-            valid = index >= 0
-            index = tl.where(valid, index, 0)
-            page = tl.where(is_extra, index // EXTRA_PAGE_SIZE, index // PAGE_SIZE)
-            slot = tl.where(is_extra, index % EXTRA_PAGE_SIZE, index % PAGE_SIZE)
-            pool = tl.where(is_extra, extra_kv_ptr, kv_ptr)
-            stride = tl.where(is_extra, extra_page_stride, page_stride)
-            section = tl.where(is_extra, EXTRA_PAGE_SIZE * 576, PAGE_SIZE * 576)
-            kv = load_kv(pool, page, slot, stride, section, valid, TILES, OPERAND)
-        else:
-            position = block * BLOCK_T + tl.arange(0, BLOCK_T)
-            index = tl.load(index_ptr + row.to(tl.int64) * WIDTH + position, mask=position < length, other=-1)
-            valid = index >= 0
-            index = tl.where(valid, index, 0)
-            page, slot = index // PAGE_SIZE, index % PAGE_SIZE
-            kv = load_kv(kv_ptr, page, slot, page_stride, PAGE_SIZE * 576, valid, TILES, OPERAND)
-        score = tl.dot(q[0], tl.trans(kv[0]))
-        for i in tl.static_range(1, len(TILES) + 1):
-            score = tl.dot(q[i], tl.trans(kv[i]), score)
-        score = tl.where(valid[None, :], score * scale_log2, float("-inf"))
-        m_new = tl.maximum(m, tl.max(score, 1))
-        alpha = tl.exp2(m - m_new)
-        weight = tl.exp2(score - m_new[:, None])
-        l = l * alpha + tl.sum(weight, 1)  # noqa: E741
-        weight = weight.to(OPERAND)
-        scaled = ()
+    index = load_index(first, main_blocks, index_ptr, length, extra_index_ptr, extra_length, TWO, BLOCK_T)
+    if SINGLE:
+        kv = load_block(
+            index, first >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, TWO,
+            PAGE_SIZE, EXTRA_PAGE_SIZE, TILES, OPERAND,
+        )  # fmt: skip
+        score = scores(q, kv, index >= 0, scale_log2, TILES)
+        m = tl.maximum(tl.max(score, 1), NEGATIVE)
+        weight = tl.exp2(score - m[:, None])
+        l = tl.sum(weight, 1)
+        acc = ()
         for i in tl.static_range(len(TILES) + 1):
-            scaled = scaled + (tl.dot(weight, kv[i], acc[i] * alpha[:, None]),)
-        acc = scaled
-        m = m_new
+            acc = acc + (tl.dot(weight.to(OPERAND), kv[i]),)
+    else:
+        acc = ()
+        for i in tl.static_range(len(TILES)):
+            acc = acc + (_zeros(BLOCK_H, TILES[i]),)
+        acc = acc + (_zeros(BLOCK_H, 64),)
+        m = tl.full([BLOCK_H], NEGATIVE, tl.float32)
+        l = tl.zeros([BLOCK_H], tl.float32)
+        blocks = main_blocks + (tl.cdiv(extra_length, BLOCK_T) if TWO else 0)
+        for block in tl.range(first, blocks, step, num_stages=STAGES):
+            kv = load_block(
+                index, block >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, TWO,
+                PAGE_SIZE, EXTRA_PAGE_SIZE, TILES, OPERAND,
+            )  # fmt: skip
+            valid = index >= 0
+            # The next block's slots, so that its gather does not wait for them.
+            index = load_index(
+                block + step, main_blocks, index_ptr, length, extra_index_ptr, extra_length, TWO, BLOCK_T
+            )
+            score = scores(q, kv, valid, scale_log2, TILES)
+            m_new = tl.maximum(m, tl.max(score, 1))
+            alpha = tl.exp2(m - m_new)
+            weight = tl.exp2(score - m_new[:, None])
+            l = l * alpha + tl.sum(weight, 1)
+            scaled = ()
+            for i in tl.static_range(len(TILES) + 1):
+                scaled = scaled + (tl.dot(weight.to(OPERAND), kv[i], acc[i] * alpha[:, None]),)
+            acc = scaled
+            m = m_new
     return acc, m, l
 
 

@@ -26,7 +26,7 @@ def _sparse_mla_mma_kernel(
     WIDTH: tl.constexpr, PAGE_SIZE: tl.constexpr, EXTRA_WIDTH: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr,
     HAS_LENGTH: tl.constexpr, HAS_EXTRA_LENGTH: tl.constexpr, HAS_SINK: tl.constexpr, SGLANG: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
-    STAGES: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -39,7 +39,7 @@ def _sparse_mla_mma_kernel(
     acc, m, l = attend(
         q, 0, 1, scale_log2, row, kv_ptr, page_stride, index_ptr, length,
         extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_length,
-        WIDTH, PAGE_SIZE, EXTRA_WIDTH, EXTRA_PAGE_SIZE, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES,
+        WIDTH, PAGE_SIZE, EXTRA_WIDTH, EXTRA_PAGE_SIZE, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, SINGLE,
     )  # fmt: skip
     factor, lse = finish(m, l, sink_ptr, head, heads, HAS_SINK, SGLANG)
     normalised = ()
@@ -65,6 +65,6 @@ def mma_decode(call: DecodeCall, config: MmaConfig) -> tuple[Tensor, Tensor]:
         call.q, out, lse, **kernel_arguments(call), scale_log2=call.scale * LOG2_E,
         HAS_SINK=call.sink is not None, SGLANG=call.convention == "sglang",
         BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
-        OPERAND=operand_type(config.operand), STAGES=config.stages, **launch_options(config.warps, config.pdl),
+        OPERAND=operand_type(config.operand), STAGES=config.stages, SINGLE=False, **launch_options(config.warps, config.pdl),
     )  # fmt: skip
     return out, lse

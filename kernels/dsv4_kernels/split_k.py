@@ -29,7 +29,7 @@ def _sparse_mla_split_k_kernel(
     WIDTH: tl.constexpr, PAGE_SIZE: tl.constexpr, EXTRA_WIDTH: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr,
     HAS_LENGTH: tl.constexpr, HAS_EXTRA_LENGTH: tl.constexpr, NSPLIT: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
-    STAGES: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -50,7 +50,7 @@ def _sparse_mla_split_k_kernel(
         acc, m, l = attend(
             q, split, NSPLIT, scale_log2, row, kv_ptr, page_stride, index_ptr, length,
             extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_length,
-            WIDTH, PAGE_SIZE, EXTRA_WIDTH, EXTRA_PAGE_SIZE, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES,
+            WIDTH, PAGE_SIZE, EXTRA_WIDTH, EXTRA_PAGE_SIZE, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, SINGLE,
         )  # fmt: skip
         store_tiles(acc, partial_ptr, part, head, heads, TILES)
         tl.store(max_ptr + slot, m, mask=head < heads)
@@ -114,10 +114,12 @@ def split_k_decode(
     maxima = torch.empty(shape, dtype=torch.float32, device=call.q.device)
     sums = torch.empty_like(maxima)
     arguments = kernel_arguments(call)
+    single = num_splits >= sum(triton.cdiv(width, config.block_t) for width in call.widths)
     _sparse_mla_split_k_kernel[(num_splits, triton.cdiv(call.heads, config.block_h), call.rows)](
         call.q, partial, maxima, sums, **arguments, scale_log2=call.scale * LOG2_E, NSPLIT=num_splits,
         BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
-        OPERAND=operand_type(config.operand), STAGES=config.stages, **launch_options(config.warps, config.pdl),
+        OPERAND=operand_type(config.operand), STAGES=config.stages,
+        SINGLE=single, **launch_options(config.warps, config.pdl),
     )  # fmt: skip
     grid = (call.q.shape[2] // combine.columns, triton.cdiv(call.heads, combine.block_h), call.rows)
     _sparse_mla_combine_kernel[grid](
