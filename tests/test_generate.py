@@ -21,8 +21,7 @@ def _ns(us: Decimal) -> int:
 
 
 def _load(path: Path) -> list[dict[str, Any]]:
-    text = gzip.open(path, "rt").read() if path.suffix == ".gz" else path.read_text()
-    events: list[dict[str, Any]] = json.loads(text, parse_float=Decimal)["traceEvents"]
+    events: list[dict[str, Any]] = json.loads(path.read_text(), parse_float=Decimal)["traceEvents"]
     return events
 
 

@@ -19,9 +19,9 @@ import pandas as pd
 from hta_dsv4.errors import HtaDsv4Error
 
 from . import activities as col
-from .hta_checks import GRAPH_LAUNCH, STATISTICS_LAUNCHES
+from .hta_checks import GRAPH_LAUNCH, STATISTICS_LAUNCHES, WINDOW
 from .hta_faults import KNOWN_FAULTS, Fault, HtaFaultError, HtaFaultWarning, Treatment
-from .hta_frame import build_frame
+from .hta_frame import analysable, build_frame
 from .hta_view import HtaView
 from .model import Trace
 
@@ -56,7 +56,7 @@ def to_hta(traces: Trace | Sequence[Trace]) -> HtaView:
     traces = [traces] if isinstance(traces, Trace) else list(traces)
     if not traces:
         raise HtaDsv4Error("to_hta: no trace given; pass at least one")
-    tables = [(t, t.activities, t.events) for t in traces]
+    tables = [(t, t.activities, analysable(t.events)) for t in traces]
     starts = [
         int(table[col.START_NS].min()) + trace.meta.base_time_ns
         for trace, *pair in tables
@@ -78,13 +78,13 @@ def to_hta(traces: Trace | Sequence[Trace]) -> HtaView:
                 )
             owner[rank] = trace
             frames[rank] = build_frame(
-                activities[activities[col.RANK].eq(rank)],
-                events[events[col.RANK].eq(rank)],
+                activities[activities[col.RANK].eq(rank)].reset_index(drop=True),
+                events[events[col.RANK].eq(rank)].reset_index(drop=True),
                 symbols,
                 origin - trace.meta.base_time_ns,
             )
             meta[rank] = _metadata(trace)
-    for name in (*STATISTICS_LAUNCHES, GRAPH_LAUNCH):
+    for name in (*STATISTICS_LAUNCHES, GRAPH_LAUNCH, WINDOW):
         symbols.setdefault(name, len(symbols))
     label = str(traces[0].path if len(traces) == 1 else traces[0].path.parent)
     return HtaView(label, frames, symbols, meta)

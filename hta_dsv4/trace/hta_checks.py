@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from .hta_frame import CATEGORIES, CPU_STREAM, NO_ITERATION
@@ -32,6 +31,7 @@ QUEUE_LAUNCHES = (
     "hipMemsetAsync",
 )
 GRAPH_LAUNCH = "cudaGraphLaunch"
+WINDOW = "critical path window"  # a name no annotation and no kernel has
 # Communication kernels that are not NCCL's own, as vLLM, SGLang, TensorRT-LLM and DeepEP spell them.
 _COMMUNICATION = re.compile(
     r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce|quick_?reduce|nvshmem|multimem"
@@ -125,35 +125,35 @@ def missing_waits(frame: pd.DataFrame, symbols: dict[str, int]) -> Iterator[Find
         yield "missing_waits", f"{waits} stream waits"
 
 
-def window(
+def annotated(
     frame: pd.DataFrame, symbols: dict[str, int], annotation: str, instance: int | tuple[int, int]
-) -> npt.NDArray[np.bool_] | None:
-    """The rows HTA's critical path means to look at.
+) -> pd.DataFrame:
+    """CPU-side annotations with ``annotation`` in their name: the given occurrence, or the first to the last.
 
     Args:
-        frame: of one rank; times in any unit.
+        frame: of one rank.
         symbols: string -> id.
-        annotation: part of the annotation's name; ``""`` is the whole trace.
-        instance: which occurrence in file order, or the first and the last.
-
-    Returns:
-        A mask over the rows: CPU rows that start in the window, activities launched in it, and activities
-        without a launch that start in it. ``None`` when there is no such annotation.
+        annotation: part of the name.
+        instance: which, counted from 0 in order of time; a pair is a range, both ends included.
     """
-    low, high = frame["ts"].min(), frame["end"].max()
-    if annotation:
-        rows = frame[frame["name"].isin([i for name, i in symbols.items() if annotation in name])]
-        first, last = instance if isinstance(instance, tuple) else (instance, instance)
-        rows = rows.iloc[first : last + 1]
-        if rows.empty:
-            return None
-        low, high = rows["ts"].min(), rows["end"].max()
-    cpu = frame["stream"].eq(CPU_STREAM).to_numpy()
-    linked = ~cpu & frame["index_correlation"].gt(0).to_numpy()
+    named = frame["name"].isin([i for name, i in symbols.items() if annotation in name])
+    rows = frame[named & frame["cat"].eq(symbols.get("user_annotation", -1))].sort_values(["ts", "index"])
+    first, last = instance if isinstance(instance, tuple) else (instance, instance)
+    return rows.iloc[first : last + 1]
+
+
+def started_within(frame: pd.DataFrame, low: int, high: int) -> pd.DataFrame:
+    """CPU rows that start in [low, high], activities launched in it, and those without a launch that start in it.
+
+    Args:
+        frame: of one rank.
+        low: in the frame's unit.
+        high: likewise.
+    """
+    linked = (frame["stream"].ne(CPU_STREAM) & frame["index_correlation"].gt(0)).to_numpy()
     when = frame["ts"].to_numpy().copy()
     when[linked] = frame["ts"].reindex(frame["index_correlation"].to_numpy()[linked]).to_numpy()
-    mask: npt.NDArray[np.bool_] = (when >= low) & (when <= high)
-    return mask
+    return frame[(when >= low) & (when <= high)]
 
 
 def diff_faults(
@@ -196,9 +196,8 @@ def without_overlap(frame: pd.DataFrame) -> pd.DataFrame:
     covered = gpu.groupby("stream")["end"].cummax().groupby(gpu["stream"]).shift()
     covered = covered.fillna(gpu["ts"]).astype("int64")
     start = gpu["ts"].clip(lower=covered)
-    clipped = gpu.assign(ts=start, dur=gpu["end"] - start)[gpu["end"].ge(start)]
     first = gpu.groupby("stream").cumcount().eq(0)
-    clipped = clipped[clipped["end"].gt(covered) | first]
+    clipped = gpu.assign(ts=start, dur=gpu["end"] - start)[gpu["end"].gt(covered) | first]
     return pd.concat([clipped, frame[frame["stream"].eq(CPU_STREAM)]]).sort_index()
 
 

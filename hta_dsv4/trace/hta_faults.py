@@ -133,8 +133,11 @@ KNOWN_FAULTS: tuple[Fault, ...] = (
           "only one kernel of a graph launch enters the graph; the others' time is on no path", _R,
           "a launch in the window owns several activities", "idle_time_breakdown() and shares()"),
     Fault("unlinked_path", ("critical_path",),
-          "kernels without a launch row in the window are dropped silently", _R,
-          "the trace was read without its CPU side, or has no launches", "load the trace with its CPU events"),
+          "kernels without a launch row are dropped silently", _W, "such activities start in the window",
+          "a trace loaded with its CPU events"),
+    Fault("annotation_names", ("critical_path",),
+          "the annotation is looked for in all names, kernels' too ('decode' is in many), and GPU-side twins count"
+          " as further occurrences", _C, "the window is made of CPU-side annotations, in order of time"),
     Fault("missing_waits", ("critical_path",),
           "waits between streams are known only from cuda_sync rows", _W,
           "the trace has none, or has stream waits (whose targets our tables do not carry)",

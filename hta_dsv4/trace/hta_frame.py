@@ -74,31 +74,43 @@ def _within(times: Int64s, starts: Int64s, ends: Int64s, values: Int64s) -> Int6
     return np.where(inside, values[at], NO_ITERATION)
 
 
-def _steps(events: pd.DataFrame, category: str) -> tuple[Int64s, Int64s, Int64s]:
-    """Starts, ends and numbers of the ``ProfilerStep#N`` rows of one category."""
+def _steps(events: pd.DataFrame, category: str) -> tuple[Int64s, Int64s, Int64s, Int64s]:
+    """Starts, ends, numbers and positions of the ``ProfilerStep#N`` rows of one category."""
     names = events[col.NAME].astype("category")
     marks = {str(c): _STEP_MARK.match(str(c)) for c in names.cat.categories}
-    rows = events[
-        names.isin([name for name, mark in marks.items() if mark]) & events[col.CATEGORY].eq(category)
-    ]
+    marked = names.isin([name for name, mark in marks.items() if mark]) & events[col.CATEGORY].eq(category)
+    places = np.flatnonzero(marked.to_numpy())
+    rows = events.iloc[places]
     numbers = np.array([int(m.group(1)) for n in rows[col.NAME] if (m := marks[str(n)])], np.int64)
     starts = rows[col.START_NS].to_numpy(dtype=np.int64)
-    return starts, starts + rows[col.DUR_NS].to_numpy(dtype=np.int64), numbers
+    return starts, starts + rows[col.DUR_NS].to_numpy(dtype=np.int64), numbers, places.astype(np.int64)
 
 
 def _event_iterations(events: pd.DataFrame) -> Int64s:
-    """Step of each CPU row by time, of each GPU annotation by the GPU-side step around it on its own stream.
+    """Step of each CPU row by time, of each GPU-side annotation by the CPU-side one it is the twin of.
 
-    HTA looks both up in one list where the GPU-side twin of a step comes last and wins; with the CPU running
-    ahead, that puts CPU rows of step N+1 into step N.
+    HTA looks both up by time in one list where the GPU-side twin of a step comes last and wins; with the CPU
+    running ahead, that puts CPU rows of step N+1 into step N.
     """
     start = events[col.START_NS].to_numpy(dtype=np.int64)
-    result = _within(start, *_steps(events, "user_annotation"))
-    gpu = events[col.CATEGORY].eq("gpu_user_annotation").to_numpy()
-    for _, rows in events[gpu].groupby([col.PID, col.TID], observed=True):
-        place = events.index.get_indexer(rows.index)
-        result[place] = _within(start[place], *_steps(rows, "gpu_user_annotation"))
+    starts, ends, numbers, _ = _steps(events, "user_annotation")
+    result = _within(start, starts, ends, numbers)
+    category = events[col.CATEGORY]
+    external = events[col.EXTERNAL_ID]
+    gpu = category.eq("gpu_user_annotation").to_numpy()
+    annotated = category.eq("user_annotation").to_numpy() & external.notna().to_numpy()
+    step_of = pd.Series(result[annotated], index=external[annotated].to_numpy(dtype=np.int64))
+    step_of = step_of[~step_of.index.duplicated()]
+    twins = _ints(external[gpu], -1)
+    result[gpu] = step_of.reindex(twins).fillna(NO_ITERATION).to_numpy(dtype=np.int64)
+    *_, numbers, places = _steps(events, "gpu_user_annotation")
+    result[places] = numbers
     return result
+
+
+def analysable(events: pd.DataFrame) -> pd.DataFrame:
+    """The events HTA keeps: all but the profiler's own span (category ``Trace``)."""
+    return events[~events[col.CATEGORY].eq("Trace")].reset_index(drop=True)
 
 
 def build_frame(
@@ -110,6 +122,7 @@ def build_frame(
         activities: rows of one rank, columns of :data:`~hta_dsv4.trace.activities.GPU_COLUMNS` and, when the
             CPU side was read, :data:`~hta_dsv4.trace.activities.LINK_COLUMNS`.
         events: rows of the same rank, :data:`~hta_dsv4.trace.activities.EVENT_COLUMNS`; may be empty.
+            The profiler's own span (category ``Trace``) is no event to HTA; see :func:`analysable`.
         symbols: string -> id, shared by all ranks; new strings are added.
         origin_ns: subtracted from every start; the earliest start of all ranks.
 
@@ -118,11 +131,11 @@ def build_frame(
         ``index, cat, name, pid, tid, stream, correlation, index_correlation, iteration,
         event_stream`` (the stream as the trace writes it), ``bytes, wait_on_stream,
         wait_on_cuda_event_record_corr_id`` int64; ``ts, dur, end`` int64 ns;
-        ``memory_bw_gbps`` float64 GB/s, to a multiple of 2**-30. Absent values are -1, as HTA has them.
+        ``memory_bw_gbps`` float64 GB/s, bytes over duration to a multiple of 2**-30, 0 where there is none.
+        Other absent values are -1, as HTA has them.
         A GPU activity whose trace names no stream gets stream 0, for -1 would make it a CPU row. A CPU row
         never keeps a stream: the launch rows torch.compile writes (``stream: 0``) are no kernels.
     """
-    events = events[~events[col.CATEGORY].eq("Trace")].reset_index(drop=True)
     index = activities[col.EVENT_INDEX].to_numpy(dtype=np.int64)
     correlation = _ints(activities[col.CORRELATION], NO_LINK)
     device = _ints(activities[col.DEVICE], 0)
@@ -130,7 +143,7 @@ def build_frame(
     dur = activities[col.DUR_NS].to_numpy(dtype=np.int64)
     size = _ints(activities[col.BYTES], -1)
     moved = (size >= 0) & (dur > 0)
-    bandwidth = np.where(moved, np.rint(size / np.maximum(dur, 1) * BANDWIDTH_STEP) / BANDWIDTH_STEP, -1.0)
+    bandwidth = np.where(moved, np.rint(size / np.maximum(dur, 1) * BANDWIDTH_STEP) / BANDWIDTH_STEP, 0.0)
     iterations = _event_iterations(events)
     event_index = events[col.EVENT_INDEX].to_numpy(dtype=np.int64)
     event_correlation = _ints(events[col.CORRELATION], NO_LINK)
@@ -168,7 +181,7 @@ def build_frame(
         "iteration": [iteration, iterations],
         "event_stream": [stream, _ints(events[col.STREAM], CPU_STREAM)],
         "bytes": [size, nothing],
-        "memory_bw_gbps": [bandwidth, nothing.astype(np.float64)],
+        "memory_bw_gbps": [bandwidth, np.zeros(len(events))],
     }
     frame = pd.DataFrame({name: np.concatenate(parts) for name, parts in columns.items()})
     # Our event table does not carry what a stream waited on; the bridge says so where it matters.

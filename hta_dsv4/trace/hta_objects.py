@@ -32,6 +32,13 @@ def quiet() -> Iterator[None]:
 def hta_trace(
     frames: dict[int, pd.DataFrame], symbols: Iterable[str], meta: dict[int, dict[str, Any]]
 ) -> Any:
+    """An ``hta.common.trace.Trace`` around frames of ours.
+
+    Args:
+        frames: rank -> event frame, row labels equal to the ``index`` column.
+        symbols: in the order of their ids.
+        meta: rank -> metadata.
+    """
     from hta.common.trace import Trace as HtaTrace
     from hta.common.trace_symbol_table import TraceSymbolTable
 

@@ -182,8 +182,7 @@ class HtaView:
 
         Args:
             annotation: part of an annotation's name; ``""`` is the whole trace.
-            instance: which occurrence, or first and last occurrence. HTA counts the annotation's rows in file
-                order, GPU-side twins included.
+            instance: which occurrence of it on the CPU, counted from 0, or the first and the last.
             rank: which rank; may be left out when there is one.
 
         Returns:
@@ -194,19 +193,28 @@ class HtaView:
         """
         rank = self._rank(rank)
         self._check(rank, checks.no_gpu, checks.devices_merged, checks.missing_waits)
-        window = checks.window(self.frames[rank], self.symbols, annotation, instance)
-        if window is None:
-            raise HtaDsv4Error(f"{self.label}, rank {rank}: no annotation has {annotation!r} in its name")
-        inside = self.frames[rank][window]
+        frame = self.frames[rank]
+        chosen = checks.annotated(frame, self.symbols, annotation, instance) if annotation else frame
+        if chosen.empty:
+            raise HtaDsv4Error(
+                f"{self.label}, rank {rank}: no annotation has {annotation!r} in its name, or it has no occurrence"
+                f" {instance}; see the trace's user_annotation events"
+            )
+        inside = checks.started_within(frame, int(chosen["ts"].min()), int(chosen["end"].max()))
         for key, detail in (*checks.graph_path(inside), *checks.unlinked_path(inside)):
             self._apply(rank, key, detail)
-        frame = in_microseconds(self.frames[rank])
+        frame = in_microseconds(frame)
         sync = frame["cat"].eq(self.symbols.get("cuda_sync", -1))
         frame["stream"] = frame["stream"].mask(sync, frame["event_stream"])
         frame = checks.with_known_launches(frame, self.symbols, checks.QUEUE_LAUNCHES, graphs=False)
+        name, number = annotation, instance
+        if annotation:
+            frame.loc[chosen.index, "name"] = self.symbols[checks.WINDOW]
+            name, number = checks.WINDOW, (0, len(chosen) - 1)
         with quiet():
-            analysis = self._analysis({rank: frame})
-            found = analysis.critical_path_analysis(rank=rank, annotation=annotation, instance_id=instance)
+            found = self._analysis({rank: frame}).critical_path_analysis(
+                rank=rank, annotation=name, instance_id=number
+            )
         if found is None or not found[1]:
             raise HtaFaultError(
                 f"{self.label}, rank {rank}: HTA finds no valid critical path in {annotation!r}"
