@@ -148,7 +148,7 @@ def _switches(options: CaptureOptions) -> Switches:
     switches = variant_switches(options.variant, options.switches)
     if options.device == "cpu":
         # Triton kernels need a GPU: the CPU runs their torch forms, and says so in the manifest's switches.
-        switches = replace(switches, attention="reference", moe="torch", mhc="torch")
+        switches = replace(switches, attention="reference", moe="torch", mhc="torch", glue="torch")
         if switches.indexer == "triton":
             switches = replace(switches, indexer="torch_fp32")
     return switches

@@ -11,9 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
-
-from hta_dsv4.capture.linear import project_f32
+import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +61,12 @@ def random_state(w: CompressorWeights, batch: int, generator: torch.Generator) -
 
 
 def compress(
-    x: torch.Tensor, position: torch.Tensor, w: CompressorWeights, state: CompressorState, eps: float
+    kv_gate: torch.Tensor, position: torch.Tensor, w: CompressorWeights, state: CompressorState, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Fold one token per request into the state and form the entry of the current group.
 
     Args:
-        x: [B, D] bf16, the layer's normalised input.
+        kv_gate: [B, 2 * coff * dim] f32, the projection by ``w.kv_gate``.
         position: [B] int64, position of the token.
         w: weights.
         state: updated in place; after an emission the current group becomes the previous one.
@@ -78,9 +76,9 @@ def compress(
         Entry [B, dim] bf16, normalised and not yet rotated, and emit [B] bool.
     """
     ratio, dim = w.ratio, w.dim
-    kv, score = project_f32(x, w.kv_gate).chunk(2, dim=-1)
+    kv, score = kv_gate.chunk(2, dim=-1)
     phase = position % ratio
-    rows = torch.arange(x.shape[0], device=x.device)
+    rows = torch.arange(kv.shape[0], device=kv.device)
     slot = phase + ratio if w.overlap else phase
     state.kv[rows, slot] = kv
     state.score[rows, slot] = score + w.ape[phase]

@@ -17,6 +17,7 @@ Indexer = Literal["torch_fp32", "torch_bf16", "triton"]
 Mhc = Literal["torch", "fused"]
 Gemm = Literal["fp32", "bf16", "fp8"]
 Moe = Literal["triton", "torch"]
+Glue = Literal["fused", "torch"]
 Launch = Literal["eager", "cuda_graph", "compile"]
 
 
@@ -33,6 +34,8 @@ class Switches:
         mhc: hyper-connections as an FP32 linear and torch Sinkhorn, or the fused kernels.
         gemm: dense projections: FP32 weights, BF16 weights, or 128x128-block FP8 with 1x128 activations.
         moe: FP4 experts by the Triton grouped GEMM, or plain torch.
+        glue: norms, rotations, quantisation and cache writes fused as servers fuse them, or one torch operation
+            after another.
         launch: kernel by kernel, as one CUDA graph, or through ``torch.compile``.
     """
 
@@ -41,6 +44,7 @@ class Switches:
     mhc: Mhc = "torch"
     gemm: Gemm = "fp8"
     moe: Moe = "triton"
+    glue: Glue = "fused"
     launch: Launch = "eager"
 
     def __post_init__(self) -> None:

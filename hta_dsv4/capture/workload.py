@@ -13,13 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from dsv4_kernels.decode import sparse_mla_decode
 from dsv4_kernels.indexer import PagedIndexK, indexer_logits, indexer_topk
 from dsv4_kernels.layout import PagedKV
 from dsv4_kernels.mhc import MhcWeights, hc_head, mhc_post, mhc_pre
 from dsv4_kernels.moe_fp4 import moe_fp4, route
 
+from hta_dsv4.capture import fused_glue
 from hta_dsv4.capture.caches import (
     Tables,
     entry_slots,
@@ -44,7 +45,7 @@ from hta_dsv4.capture.glue import clamped_swiglu, hadamard, rope_table, rotate_
 from hta_dsv4.capture.linear import project_f32
 from hta_dsv4.capture.scopes import scope
 from hta_dsv4.capture.switches import Switches
-from hta_dsv4.capture.weights import IndexerWeights, LayerWeights, ModelWeights, random_weights
+from hta_dsv4.capture.weights import IndexerWeights, ModelWeights, random_weights
 
 _CACHE_BUDGET = 24 << 30  # bytes; past it, layers of one kind share cache memory in turn
 
@@ -249,23 +250,37 @@ class DecodeStep:
     def _attention(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
         c, w, cache = self.config, self.weights.layers[layer], self.caches[layer]
         kind, name = c.layers[layer], f"layer.{layer}"
-        rope = "swa" if kind is LayerKind.SWA else "c4"
+        rope, fused = "swa" if kind is LayerKind.SWA else "c4", self.switches.glue == "fused"
         B = x.shape[0]
         with scope(f"{name}/attention/q_kv_proj"):
             q_a, kv = w.wqkv_a(x).split([c.q_lora, HEAD_DIM], dim=1)
             q_lora = F.rms_norm(q_a, (c.q_lora,), w.q_norm, c.rms_eps)
             q = w.wq_b(q_lora).view(B, c.heads, HEAD_DIM)
-            q = rotate_(F.rms_norm(q, (HEAD_DIM,), None, c.rms_eps), meta.rope[rope])
+            if fused:
+                q = fused_glue.q_norm_rope(q, meta.rope[rope], c.rms_eps)
+            else:
+                q = rotate_(F.rms_norm(q, (HEAD_DIM,), None, c.rms_eps), meta.rope[rope])
         with scope(f"{name}/attention/kv_write"):
-            kv = rotate_(F.rms_norm(kv, (HEAD_DIM,), w.kv_norm, c.rms_eps), meta.rope[rope])
-            write_kv(cache.swa, meta.write_slot, kv)
+            if fused:
+                fused_glue.kv_norm_rope_insert(
+                    cache.swa, meta.write_slot, kv, w.kv_norm, meta.rope[rope], c.rms_eps
+                )
+            else:
+                kv = rotate_(F.rms_norm(kv, (HEAD_DIM,), w.kv_norm, c.rms_eps), meta.rope[rope])
+                write_kv(cache.swa, meta.write_slot, kv)
         slots, length = None, None
         if w.compressor is not None and cache.state is not None and cache.extra is not None:
             with scope(f"{name}/compressor"):
-                entry, _ = compress(x, meta.position, w.compressor, cache.state, c.rms_eps)
-                rotate_(entry, meta.rope[f"{kind.value} entry"])
+                kv_gate = project_f32(x, w.compressor.kv_gate)
                 write = meta.c4_write if kind is LayerKind.C4 else meta.c128_write
-                write_kv(cache.extra, write, entry)
+                start, state = meta.rope[f"{kind.value} entry"], cache.state
+                if fused:
+                    fused_glue.compress_insert(
+                        kv_gate, meta.position, w.compressor, state, cache.extra, write, start, c.rms_eps
+                    )
+                else:
+                    entry, _ = compress(kv_gate, meta.position, w.compressor, state, c.rms_eps)
+                    write_kv(cache.extra, write, rotate_(entry, start))
             slots, length = meta.c128_slots, meta.c128_length
         if w.indexer is not None:
             slots, length = self._indexer(w.indexer, cache, x, q_lora, meta, f"{name}/indexer"), meta.c4_topk_length
@@ -276,27 +291,39 @@ class DecodeStep:
                 attn_sink=w.sink, variant=self.switches.attention,
             )  # fmt: skip
         with scope(f"{name}/attention/out_proj"):
-            out = rotate_(out[:, 0], meta.rope[f"{rope} inverse"])
+            out, inverse = out[:, 0], meta.rope[f"{rope} inverse"]
+            out = fused_glue.q_norm_rope(out, inverse, 0.0, norm=False) if fused else rotate_(out, inverse)
             return w.wo_b(w.wo_a(out.reshape(B, c.o_groups, -1)).reshape(B, -1))
 
     def _indexer(
         self, w: IndexerWeights, cache: LayerCache, x: torch.Tensor, q_lora: torch.Tensor, meta: Metadata, name: str
     ) -> torch.Tensor:
         """Slots of the selected entries, [B, 1, topk] int32."""
-        c, B = self.config, x.shape[0]
+        c, B, fused = self.config, x.shape[0], self.switches.glue == "fused"
         assert cache.index is not None
         assert cache.index_state is not None
         with scope(f"{name}/compressor"):
-            key, _ = compress(x, meta.position, w.compressor, cache.index_state, c.rms_eps)
-            rotate_(key, meta.rope["c4 entry"])
-            write_index_k(cache.index, meta.c4_write, key @ self._hadamard)
+            kv_gate = project_f32(x, w.compressor.kv_gate)
+            start, state = meta.rope["c4 entry"], cache.index_state
+            if fused:
+                fused_glue.index_compress_insert(
+                    kv_gate, meta.position, w.compressor, state, cache.index, meta.c4_write, start,
+                    self._hadamard, c.rms_eps,
+                )  # fmt: skip
+            else:
+                key, _ = compress(kv_gate, meta.position, w.compressor, state, c.rms_eps)
+                write_index_k(cache.index, meta.c4_write, rotate_(key, start) @ self._hadamard)
         with scope(f"{name}/q_proj"):
-            q = rotate_(w.wq_b(q_lora).view(B, c.index_heads, INDEX_DIM), meta.rope["c4"])
-            rotated = (q @ self._hadamard).float()
-            scale = rotated.abs().amax(-1, keepdim=True).clamp_min(1e-4) / 448.0
-            codes = (rotated / scale).to(torch.float8_e4m3fn)
-            weights = (x.to(w.weights_proj.dtype) @ w.weights_proj.t()).float()
-            weights = weights * scale[..., 0] * (INDEX_DIM * c.index_heads) ** -0.5
+            q = w.wq_b(q_lora).view(B, c.index_heads, INDEX_DIM)
+            weights = x.to(w.weights_proj.dtype) @ w.weights_proj.t()
+            factor = (INDEX_DIM * c.index_heads) ** -0.5
+            if fused:
+                codes, weights = fused_glue.index_query(q, weights, meta.rope["c4"], self._hadamard, factor)
+            else:
+                turned = (rotate_(q, meta.rope["c4"]) @ self._hadamard).float()
+                scale = turned.abs().amax(-1, keepdim=True).clamp_min(1e-4) / 448.0
+                codes = (turned / scale).to(torch.float8_e4m3fn)
+                weights = weights.float() * scale[..., 0] * factor
         table = self.tables.c4.pages
         with scope(f"{name}/logits"):
             scores = indexer_logits(
@@ -321,12 +348,13 @@ class DecodeStep:
         with scope(f"{name}/experts"):
             routed = moe_fp4(x, w.experts, ids, weights, limit=c.swiglu_limit, variant=self.switches.moe)
         with scope(f"{name}/shared_expert"):
-            shared = w.shared_w2(clamped_swiglu(w.shared_w13(x), c.swiglu_limit))
+            swiglu = fused_glue.silu_mul_clamp if self.switches.glue == "fused" else clamped_swiglu
+            shared = w.shared_w2(swiglu(w.shared_w13(x), c.swiglu_limit))
             return routed + shared
 
 
 if __name__ == "__main__":
-    cpu = Switches(attention="reference", moe="torch", gemm="bf16")
+    cpu = Switches(attention="reference", moe="torch", gemm="bf16", glue="torch")
     step = DecodeStep("tiny", StepShape(batch=2, context=600, max_context=2048), cpu, device="cpu")
     for _ in range(4):
         print(step().tolist())
