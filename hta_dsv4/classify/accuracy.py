@@ -102,7 +102,9 @@ def read_names(path: Path | str) -> list[tuple[str, str]]:
             continue
         cells = line.split("\t")
         if len(cells) != len(header):
-            raise RulesError(f"{path}: line {number}: {len(cells)} columns, the header has {len(header)}; correct it")
+            raise RulesError(
+                f"{path}: line {number}: {len(cells)} columns, the header has {len(header)}; correct it"
+            )
         if cells[at_bucket] not in BUCKETS:
             raise RulesError(
                 f"{path}: line {number}: unknown bucket {cells[at_bucket]!r}; use one of {', '.join(BUCKETS)}"
@@ -144,7 +146,9 @@ def render(result: Accuracy) -> str:
         out.append(f"{bucket:<16}{count:>7}{right:>7}{right / count:>9.2%}")
     out.append(f"{'all':<16}{result.total:>7}{sum(result.right.values()):>7}{result.share:>9.2%}")
     out.append(f"told with a doubt: {result.ambiguous}")
-    out.append(f"glue counted elsewhere: {len(result.glue_swallowed)}; counted as glue: {len(result.swallowed_by_glue)}")
+    out.append(
+        f"glue counted elsewhere: {len(result.glue_swallowed)}; counted as glue: {len(result.swallowed_by_glue)}"
+    )
     if result.misses:
         out.append("expected -> got (rule): name")
     for miss in result.misses:
@@ -157,8 +161,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; returns the exit code (1: below ``--min``, 2: a mistake in the input)."""
     parser = argparse.ArgumentParser(prog="python -m hta_dsv4.classify.accuracy", description=__doc__)
     parser.add_argument("table", type=Path, help="tab-separated names with their buckets")
-    parser.add_argument("--min", type=float, default=0.0, metavar="SHARE", help="exit 1 below this share, e.g. 0.98")
-    parser.add_argument("--rules", type=Path, action="append", default=[], help="a rules file of your own; repeatable")
+    parser.add_argument(
+        "--min", type=float, default=0.0, metavar="SHARE", help="exit 1 below this share, e.g. 0.98"
+    )
+    parser.add_argument(
+        "--rules", type=Path, action="append", default=[], help="a rules file of your own; repeatable"
+    )
     parser.add_argument("--engine", help="an engine's layer, e.g. vllm")
     options = parser.parse_args(arguments)
     try:

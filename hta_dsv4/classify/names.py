@@ -26,11 +26,11 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-MAX_CHARS = 4096
+MAX_CHARS = 2048
 """Characters of a name that are looked at; what decides stands far before this in every name seen so far."""
 
 _MAX_WORD = 96
-_CLONE = re.compile(r"\s*\[clone [^\]]*\]|\.kd\b|\.(?:isra|constprop|part|cold)\.?\d*")
+_CLONE = re.compile(r"\[clone [^\]\[]*\]|\.kd\b|\.(?:isra|constprop|part|cold)\.?\d*")
 _ANONYMOUS = re.compile(
     r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::|\(anonymous namespace\)|<unnamed>|_global__n_1",
     re.IGNORECASE,
@@ -39,20 +39,23 @@ _ANONYMOUS = re.compile(
 _HUMPS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]{2,}\d+|[A-Z]?[a-z0-9]+|[A-Z]+|[^\W_a-zA-Z0-9]+")
 # Two-word spellings of one term, folded into one word; order matters only inside one alternation (longest first).
 _FOLD_TERMS = (
-    "all_to_all", "all_reduce", "all_gather", "reduce_scatter", "broad_cast", "top_k", "top_p", "min_p", "rms_norm",
-    "layer_norm", "qk_norm", "split_kv", "split_k", "soft_max", "mo_e", "kv_cache", "k_cache", "hand_shake",
-    "mem_cpy", "mem_set", "arg_max", "arg_min", "arg_sort", "soft_plus", "de_quantize", "de_quant", "re_quant",
-    "page_table", "block_table", "block_tables", "f_mha", "deep_ep", "split_kreduce", "intra_node", "inter_node", "nv_fp4", "mx_fp4", "mx_fp8", "mx_e2m1",
-    "mx_e4m3", "no_rm", "si_lu", "ge_lu", "swi_glu", "u_int8", "flash_mla", "flash_attention", "flash_attn", "q_kv",
-    "cum_sum", "multi_mem", "b_float16", "is_nan",
+    "all_to_all", "all_reduce", "all_gather", "reduce_scatter", "top_k", "top_p", "min_p", "rms_norm",
+    "layer_norm", "qk_norm", "split_kv", "split_k", "soft_max", "mo_e", "kv_cache", "k_cache",
+    "mem_cpy", "mem_set", "arg_max", "arg_min", "arg_sort", "soft_plus", "de_quantize", "de_quant",
+    "re_quant", "page_table", "block_table", "block_tables", "f_mha", "deep_ep", "split_kreduce",
+    "intra_node", "inter_node", "nv_fp4", "mx_fp4", "mx_fp8", "mx_e2m1", "mx_e4m3", "si_lu", "ge_lu",
+    "swi_glu", "flash_mla", "flash_attention", "flash_attn", "q_kv", "cum_sum", "multi_mem", "n_gram",
+    "one_shot", "two_shot", "b_float16",
 )  # fmt: skip
 _FOLD = re.compile(r"_(" + "|".join(_FOLD_TERMS) + r")(?=_)")
 # Names of vendors and libraries that contain a word with a meaning of its own; dropped, because who wrote a
 # kernel says nothing about what it does.
-_VENDOR = re.compile(r"_(?:deep_gemm|flash_infer|cutlass_kernels|triton_kernels)(?=_)")
+_VENDOR = re.compile(r"_(?:deep_gemm|flash_infer|cutlass_kernels|triton_kernels|gemma\d*)(?=_)")
 # Functions that say nothing themselves; their template argument is the kernel.
-_CARRIER = re.compile(r"(?:.*::)?(?:Kernel2?|device_kernel|kentry|kentry_pt|trampoline_kernel|enable_\w+|kernel_wrapper)$")
-_NUMERIC = re.compile(r"\s*(?:\([\w: ]+\))?\s*(?:-?\d+\w*|true|false)?\s*$")
+_CARRIER = re.compile(
+    r"(?:.*::)?(?:Kernel2?|device_kernel|kentry|kentry_pt|trampoline_kernel|enable_\w+|kernel_wrapper)$"
+)
+_NUMERIC = re.compile(r"(?:\([\w: ]+\))?(?:-?\d+\w*|true|false)?$")
 _CUTE_DSL = re.compile(r"^kernel_cutlass_(.*?)(?:_object_at_|_tensorptr|$)", re.DOTALL)
 _OPEN = frozenset("<([{")
 _CLOSE = frozenset(">)]}")

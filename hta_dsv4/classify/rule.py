@@ -1,0 +1,174 @@
+"""One rule: its fields, how it is checked when it is read, and whether it matches a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hta_dsv4.classify.names import Words
+from hta_dsv4.errors import RulesError
+
+BUCKETS = (
+    "attention", "fp32_simt_gemm", "fp4_moe", "glue", "indexer", "dense_gemm", "moe_other", "mhc", "kv_cache",
+    "norm_act_quant", "communication", "memory", "sampling", "unknown",
+)  # fmt: skip
+"""Every bucket, in the order of the tables."""
+
+USER_PRIORITY = 1000
+VIEWS = ("function", "path", "full")
+_KEYS = {
+    "name", "bucket", "role", "priority", "words", "without", "where", "regex", "ambiguous", "comment", "examples",
+    "counter_examples",
+}  # fmt: skip
+# A repeat inside a repeated group is how a regular expression becomes exponential; a trace may hold any name.
+_NESTED_REPEAT = re.compile(r"\((?:[^()\\]|\\.)*[*+](?:[^()\\]|\\.)*\)\s*(?:[*+]|\{\d*,)")
+
+
+class _Group:
+    """Alternatives of which one must be found in a word string.
+
+    Plain words are looked up in a set, which is what makes a few hundred rules a name affordable.
+    """
+
+    __slots__ = ("phrases", "plain", "wild")
+
+    def __init__(self, text: str) -> None:
+        plain: set[str] = set()
+        phrases: list[str] = []
+        wild: list[str] = []
+        for alternative in text.split("|"):
+            word = alternative.strip().lower()
+            if "*" in word:
+                wild.append("[^_]*".join(re.escape(part) for part in word.split("*")))
+            elif "_" in word:
+                phrases.append(f"_{word}_")
+            else:
+                plain.add(word)
+        self.plain = frozenset(plain)
+        self.phrases = tuple(phrases)
+        self.wild = re.compile("_(?:" + "|".join(wild) + ")(?=_)") if wild else None
+
+    def found(self, view: str, tokens: frozenset[str]) -> bool:
+        if not self.plain.isdisjoint(tokens):
+            return True
+        for phrase in self.phrases:
+            if phrase in view:
+                return True
+        return self.wild is not None and self.wild.search(view) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule; see the module's text for the meaning of the fields.
+
+    Attributes:
+        source: the file it came from.
+        layer: 0 for bundled rules, 1 for an engine's, 2 and up for the user's files.
+    """
+
+    name: str
+    bucket: str
+    role: str
+    priority: int
+    words: tuple[str, ...]
+    without: tuple[str, ...]
+    where: str
+    regex: str | None
+    ambiguous: str | None
+    comment: str
+    examples: tuple[str, ...]
+    counter_examples: tuple[str, ...]
+    source: Path
+    layer: int
+    _must: tuple[_Group, ...] = field(default=(), repr=False, compare=False)
+    _never: tuple[_Group, ...] = field(default=(), repr=False, compare=False)
+    _pattern: re.Pattern[str] | None = field(default=None, repr=False, compare=False)
+
+    def matches(self, name: Words, tokens: Mapping[str, frozenset[str]]) -> bool:
+        """Whether every condition holds for a normalised name.
+
+        Args:
+            name: from :func:`hta_dsv4.classify.names.normalise`.
+            tokens: view name -> the set of that view's words.
+        """
+        view: str = getattr(name, self.where)
+        have = tokens[self.where]
+        for group in self._must:
+            if not group.found(view, have):
+                return False
+        for group in self._never:
+            if group.found(view, have):
+                return False
+        return self._pattern is None or self._pattern.search(name.text) is not None
+
+
+def shorten(text: str) -> str:
+    """A name or pattern cut to what fits an error line."""
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def texts(entry: Mapping[str, Any], key: str, at: str) -> tuple[str, ...]:
+    """The list of strings under a key; raises RulesError naming the place ``at`` when it is something else."""
+    value = entry.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+        raise RulesError(f'{at}: {key} must be a list of non-empty strings, e.g. {key} = ["mla|mha"]')
+    return tuple(value)
+
+
+def parse_rule(entry: Any, number: int, path: Path, layer: int) -> Rule:
+    """Check and build one ``[[rule]]``; raises RulesError naming file, rule and remedy."""
+    if not isinstance(entry, dict):
+        raise RulesError(f"{path}: rule {number}: not a table; write [[rule]] above its keys")
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise RulesError(f'{path}: rule {number}: has no name; add name = "..."')
+    at = f"{path}: rule {name!r}"
+    for key in entry:
+        if key not in _KEYS:
+            raise RulesError(f"{at}: unknown key {key!r}; known keys are {', '.join(sorted(_KEYS))}")
+    bucket = entry.get("bucket")
+    if bucket not in BUCKETS:
+        raise RulesError(f"{at}: unknown bucket {bucket!r}; use one of {', '.join(BUCKETS)}")
+    for key in ("role", "comment"):
+        if not isinstance(entry.get(key), str) or not entry[key]:
+            raise RulesError(f'{at}: needs {key} = "..."')
+    for key in ("regex", "ambiguous"):
+        if key in entry and (not isinstance(entry[key], str) or not entry[key]):
+            raise RulesError(f"{at}: {key} must be a non-empty string")
+    priority = entry.get("priority", USER_PRIORITY if layer >= 2 else None)
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise RulesError(f"{at}: priority must be a whole number, e.g. priority = {USER_PRIORITY}")
+    where = entry.get("where", "path")
+    if where not in VIEWS:
+        raise RulesError(f"{at}: where = {where!r} is not a view; use one of {', '.join(VIEWS)}")
+    must, never = texts(entry, "words", at), texts(entry, "without", at)
+    for group in (*must, *never):
+        for alternative in group.split("|"):
+            if not alternative.strip("* \t"):
+                raise RulesError(f"{at}: {group!r} has an alternative that matches anything; name a word")
+    regex = entry.get("regex")
+    if not must and regex is None:
+        raise RulesError(f"{at}: needs words = [...] or regex = '...' to match by")
+    pattern = None
+    if regex is not None:
+        if _NESTED_REPEAT.search(regex):
+            raise RulesError(
+                f"{at}: regex {shorten(regex)!r} repeats a repeat, which can take exponential time; flatten it"
+            )
+        try:
+            pattern = re.compile(regex)
+        except (re.error, OverflowError) as error:
+            raise RulesError(f"{at}: bad regex {shorten(regex)!r}: {error}; correct it") from None
+    examples, counter = texts(entry, "examples", at), texts(entry, "counter_examples", at)
+    if not examples or not counter:
+        missing = "examples" if not examples else "counter_examples"
+        raise RulesError(f"{at}: needs at least one name in {missing}; they are the rule's tests")
+    return Rule(
+        name=name, bucket=bucket, role=entry["role"], priority=priority, words=must, without=never, where=where,
+        regex=regex, ambiguous=entry.get("ambiguous"), comment=entry["comment"], examples=examples,
+        counter_examples=counter, source=path, layer=layer, _must=tuple(_Group(g) for g in must),
+        _never=tuple(_Group(g) for g in never), _pattern=pattern,
+    )  # fmt: skip
