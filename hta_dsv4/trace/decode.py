@@ -26,6 +26,13 @@ GPU_KINDS = {
 }  # fmt: skip
 CATEGORY_NOW = {"Operator": "cpu_op", "Runtime": "cuda_runtime", "PythonFunction": "python_function"}
 PYTHON = "python_function"
+# What Kineto writes besides; anything else is reported, as it may be GPU time under a name we do not know.
+OTHER_CATEGORIES = frozenset({
+    "", "cpu_op", "user_annotation", "gpu_user_annotation", "cpu_instant_event", "overhead", "cuda_sync", "Trace",
+    "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver", "mtia_runtime",
+    "glow_runtime", "privateuse1_runtime", "privateuse1_driver", "collective_comm", "cuda_profiler_range",
+    "external_correlation", "ac2g", "fwdbwd", PYTHON,
+})  # fmt: skip
 _KIND_CODE = {KERNEL: 0, MEMCPY: 1, MEMSET: 2}
 _NO_RAW = msgspec.Raw(b"")
 
@@ -170,28 +177,31 @@ class Collector:
             try:
                 events.append(self._one.decode(raw))
             except msgspec.ValidationError:
-                events.append(self._tolerant(msgspec.json.decode(raw)))
+                events.append(self._tolerant(raw))
         return events
 
-    def _tolerant(self, value: Any) -> Any:
-        if not isinstance(value, dict):
-            self.note("entries of traceEvents that are no objects, ignored", repr(value)[:60])
-            return self._kind()
-        fields = {k: value.get(k) for k in ("ph", "cat", "name")}
-        for k, v in fields.items():
+    def _tolerant(self, raw: msgspec.Raw) -> Any:
+        """Decode one entry field by field, keeping what has the right type."""
+        try:
+            parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        except msgspec.ValidationError:
+            self.note("entries of traceEvents that are no objects, ignored", bytes(raw)[:60].decode("utf-8", "replace"))
+            return self._kind(ph="")
+        untyped = msgspec.json.Decoder(float_hook=str)
+        values = {k: untyped.decode(v) for k, v in parts.items() if k in self._kind.__struct_fields__ and k != "args"}
+        for k in ("ph", "cat", "name"):
+            v = values.get(k)
             if v is not None and not isinstance(v, str):
                 self.note(f'events whose "{k}" is no text, read as text', repr(v)[:60])
-                fields[k] = v if isinstance(v, str) else str(v)
-        args = value.get("args")
-        rest: dict[str, Any] = {k: value.get(k) for k in ("pid", "ts", "dur")}
-        if self.cpu_wanted:
-            rest["tid"] = value.get("tid")
-        if isinstance(args, dict):
+                values[k] = str(v)
+        if "args" in parts:
             kind: Any = Args if self.cpu_wanted else GpuArgs
-            rest["args"] = msgspec.convert(args, kind)
-        elif args is not None:
-            self.note('events whose "args" is no object, read without it', repr(args)[:60])
-        return self._kind(**fields, **rest)
+            try:
+                values["args"] = msgspec.json.Decoder(kind | None, float_hook=str).decode(parts["args"])
+            except msgspec.ValidationError:
+                example = bytes(parts["args"])[:60].decode("utf-8", "replace")
+                self.note('events whose "args" is no object, read without it', example)
+        return self._kind(**values)
 
     # -- events -> columns ------------------------------------------------------------------------------
 
@@ -217,8 +227,8 @@ class Collector:
                     else:
                         cpu.append(e)
                         cpu_at.append(i)
-                elif e.ph == "B" or e.ph == "E":
-                    self._unpaired(e)
+                elif e.cat in kinds or e.ph == "B" or e.ph is None:
+                    self._unread(e)
         else:
             for i, e in enumerate(events, base):
                 if e.cat in kinds:
@@ -226,7 +236,7 @@ class Collector:
                         gpu.append(e)
                         gpu_at.append(i)
                     else:
-                        self._unpaired(e)
+                        self._unread(e)
         if gpu:
             self._add_gpu(gpu, gpu_at)
         if cpu:
@@ -244,13 +254,23 @@ class Collector:
         for what, count in self.notes.items():
             example = self.examples.get(what)
             out.append(f"{count} {what}" + (f" (first: {example})" if example else ""))
+        unknown = sorted(str(c) for c in self.categories if c not in OTHER_CATEGORIES)
+        if unknown:
+            shown = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            out.append(f"events of unknown categories ({shown}) are not counted as GPU activity")
         return out
 
-    def _unpaired(self, e: Any) -> None:
+    def _unread(self, e: Any) -> None:
+        """An event that should perhaps have been a row: say so, as its time is in no sum."""
+        name = str(e.name)[:80]
         if e.ph == "B" and e.cat in GPU_KINDS:
-            self.note("GPU activities written as begin/end (B/E) pairs are not counted", str(e.name)[:80])
+            self.note("GPU activities written as begin/end (B/E) pairs are not counted", name)
         elif e.ph == "B":
-            self.note("events written as begin/end (B/E) pairs are not read", str(e.name)[:80])
+            self.note("events written as begin/end (B/E) pairs are not read", name)
+        elif e.ph is None:
+            self.note('entries without a phase ("ph"), ignored', name)
+        elif e.ph != "E":
+            self.note("GPU activities that are no complete (X) events are not counted", name)
 
     def _add_common(self, table: Columns, events: list[Any], at: list[int]) -> list[Any]:
         """Times, name and index; returns the events that were kept."""
@@ -262,6 +282,8 @@ class Collector:
             keep = np.flatnonzero(start.ok).tolist()
             events, at = [events[i] for i in keep], [at[i] for i in keep]
             start = to_ns([e.ts for e in events])
+            if not events:
+                return events
         raw = [e.dur for e in events]
         dur = to_ns(raw)
         what = "activities" if table is self.gpu else "CPU events"
@@ -292,6 +314,8 @@ class Collector:
 
     def _add_gpu(self, events: list[Any], at: list[int]) -> None:
         events = self._add_common(self.gpu, events, at)
+        if not events:
+            return
         table = self.gpu
         kinds = GPU_KINDS
         codes = _KIND_CODE
@@ -314,6 +338,8 @@ class Collector:
 
     def _add_cpu(self, events: list[Any], at: list[int]) -> None:
         events = self._add_common(self.cpu, events, at)
+        if not events:
+            return
         table = self.cpu
         now = CATEGORY_NOW
         table.add("category", self.categories.encode([now.get(e.cat, e.cat) or "" for e in events]))

@@ -263,7 +263,10 @@ class Framing:
                 if self.repaired.total() > before:
                     self._sanitize = True
                     continue
-            return self._skip_bad(text, error, decode, split)
+            skipped = self._skip_bad(text, error, decode, split, eof)
+            if skipped is not None:
+                return skipped
+            want = len(text) * 2  # the next good event is not in this piece
 
     def _try(
         self,
@@ -308,6 +311,8 @@ class Framing:
     def _sanitized(self, text: bytearray) -> bytearray:
         fixed, counts = repair.sanitize(bytes(text))
         self.repaired.update(counts)
+        # Positions count in the file, not in the repaired text; inside this piece they may be off by the repair.
+        self._offset -= len(fixed) - len(text)
         return bytearray(fixed) if counts else text
 
     def _read(self, size: int) -> bytes:
@@ -323,24 +328,35 @@ class Framing:
         error: msgspec.DecodeError,
         decode: Callable[[memoryview], list[T]],
         split: Callable[[bytes], list[T]],
-    ) -> tuple[list[T], bytes, bool]:
-        """An event does not parse: leave it out where it certainly is no GPU activity, else refuse."""
+        eof: bool,
+    ) -> tuple[list[T], bytes, bool] | None:
+        """An event does not parse: leave it out where it certainly is no GPU activity, else refuse.
+
+        Returns:
+            As :meth:`_next`; ``None`` where more text is needed to see where the damage ends.
+        """
         at = _error_byte(error, len(text))
-        bad = repair.bad_event(bytes(text), at)
+        bad = repair.bad_event(bytes(text[:-1]), at)
+        if bad.resume is None and not eof and len(text) < MAX_PENDING:
+            return None
         place = self._place(self._offset + at - 1)
-        if bad is None or not (bad.harmless or self.salvage):
+        if not (bad.harmless or self.salvage):
             what = f"malformed JSON at {place}: {_reason(error)}"
             raise self._error(what, "repair the text there, or read around it with --salvage")
         shown = bytes(text[bad.start : bad.start + 90]).decode("utf-8", "replace")
-        kind = bad.category or "an event"
+        kind = bad.category or "event"
+        if bad.resume is None:
+            kind = "text, and all that follows"
         self.warnings.append(f"malformed {kind} at {place} left out ({_reason(error)}): {' '.join(shown.split())}")
         self.partial |= not bad.harmless
         head: list[T] = []
-        if bad.start > 1:
+        if bad.before > 1:
             head = self._decode(memoryview(bytes(text[: bad.before]) + b"]"), decode, split)
+        if bad.resume is None:
+            return head, b"", True
         # Where there is one there are often more: go on in small pieces so that each costs little.
-        self._want = 1 << 16
-        self._held = bytes(text[bad.resume : -1]) + self._held
+        self._want = min(self.chunk, 1 << 16)
+        self._held = bytes(memoryview(text)[bad.resume : -1]) + self._held
         return head, self._advance(b"", 0, bad.resume - 1), False
 
     # -- ends -------------------------------------------------------------------------------------------

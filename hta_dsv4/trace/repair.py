@@ -24,6 +24,7 @@ _LONE = re.compile(  # a surrogate without its partner, in \u spelling
 )
 _NEEDS_LOOK = re.compile(rb"[\\\x00-\x1f]")
 _EVENT_START = re.compile(rb"\}\s*,\s*(?=\{)")
+_LIST_END = re.compile(rb"\}\s*\]")
 _PHASE = re.compile(rb'"ph"\s*:')
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"([^"\\]*)"')
 # Events that carry no GPU time: leaving one out changes no total.
@@ -80,19 +81,20 @@ class BadEvent:
     Attributes:
         before: end of the last good event before it (1 where there is none).
         start: where it starts.
-        resume: start of the next event that parses, or of the bracket that closes the list.
+        resume: start of the next event that parses, or of the bracket that closes the list; ``None`` where
+            neither is in the text.
         category: its ``cat``, where legible.
         harmless: it is one event and certainly no GPU activity.
     """
 
     before: int
     start: int
-    resume: int
+    resume: int | None
     category: str | None
     harmless: bool
 
 
-def bad_event(text: bytes, at: int) -> BadEvent | None:
+def bad_event(text: bytes, at: int) -> BadEvent:
     """Find the bounds of the event around an error.
 
     Args:
@@ -100,19 +102,23 @@ def bad_event(text: bytes, at: int) -> BadEvent | None:
         at: byte of the error.
 
     Returns:
-        The bounds; ``None`` where no event after it can be found in this text.
+        The bounds.
     """
-    starts = [1] + [m.end() for m in _EVENT_START.finditer(text, 1)]
-    ends = [1] + [m.start() + 1 for m in _EVENT_START.finditer(text, 1)]
-    first = next((i for i in range(len(starts) - 1, -1, -1) if starts[i] <= at and _whole(text, ends[i])), None)
-    if first is None:
-        return None
+    # Where one event may end and the next begin; "[" stands for the end of the event before the first.
+    ends, starts = [1], [1]
+    for m in _EVENT_START.finditer(text, 1):
+        ends.append(m.start() + 1)
+        starts.append(m.end())
+    first = next(i for i in range(len(starts) - 1, -1, -1) if starts[i] <= max(at, 1) and _whole(text, ends[i]))
     for i in range(first + 1, len(starts)):
         stop = ends[i + 1] if i + 1 < len(starts) else _closing(text, starts[i])
-        if starts[i] > at - 1 and stop is not None and _is_event(text[starts[i] : stop]):
+        if starts[i] >= at and stop is not None and _is_event(text[starts[i] : stop]):
             return _bounds(text, ends[first], starts[first], starts[i])
-    closing = re.compile(rb"\}\s*(?=\])").search(text, at)  # the bad event is the last of the list
-    return _bounds(text, ends[first], starts[first], closing.end()) if closing else None
+    # The bad event may be the last of the list: nothing but top-level keys may follow the bracket.
+    for m in _LIST_END.finditer(text, at):
+        if _is_tail(text[m.end() :]):
+            return _bounds(text, ends[first], starts[first], m.end() - 1)
+    return BadEvent(ends[first], starts[first], None, None, False)
 
 
 def _bounds(text: bytes, before: int, start: int, resume: int) -> BadEvent:
@@ -120,6 +126,18 @@ def _bounds(text: bytes, before: int, start: int, resume: int) -> BadEvent:
     categories = {c.decode("utf-8", "replace") for c in _CATEGORY.findall(inside)}
     category = categories.pop() if len(categories) == 1 else None
     return BadEvent(before, start, resume, category, len(_PHASE.findall(inside)) == 1 and category in HARMLESS)
+
+
+def _is_tail(text: bytes) -> bool:
+    """Whether this is what stands after the list of events, to the end of the file."""
+    tail = text.strip()
+    if not tail.startswith((b",", b"}")):
+        return not tail
+    try:
+        msgspec.json.decode(b'{"_":0' + tail, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
 
 
 def _whole(text: bytes, end: int) -> bool:
