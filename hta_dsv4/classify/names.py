@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 MAX_CHARS = 2048
 """Characters of a name that are looked at; what decides stands far before this in every name seen so far."""
@@ -61,7 +61,7 @@ _OPEN = frozenset("<([{")
 _CLOSE = frozenset(">)]}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Words:
     """One normalised name; all strings lower case, word strings framed by ``_``.
 
@@ -69,13 +69,18 @@ class Words:
         text: cleaned spelling (demangled, clone suffixes and anonymous namespaces gone, cut at ``MAX_CHARS``).
         function: words of the kernel function.
         path: words of namespaces and function.
-        full: words of the whole name.
+        spelling: the same as ``text`` in the case of the name.
     """
 
     text: str
     function: str
     path: str
-    full: str
+    spelling: str
+
+    @cached_property
+    def full(self) -> str:
+        """Words of the whole name; made when first asked for, since few rules need them."""
+        return words(self.spelling)
 
 
 def words(text: str) -> str:
@@ -226,5 +231,5 @@ def normalise(name: str) -> Words:
         text=text.lower(),
         function=words(path.rsplit("::", 1)[-1]),
         path=words(path),
-        full=words(text),
+        spelling=text,
     )

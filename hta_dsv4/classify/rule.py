@@ -1,4 +1,4 @@
-"""One rule: its fields, how it is checked when it is read, and whether it matches a name."""
+"""One rule: its fields, how it is checked when it is read, and what a well-formed one is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hta_dsv4.classify.names import Words
 from hta_dsv4.errors import RulesError
 
 BUCKETS = (
@@ -27,44 +26,12 @@ _KEYS = {
 _NESTED_REPEAT = re.compile(r"\((?:[^()\\]|\\.)*[*+](?:[^()\\]|\\.)*\)\s*(?:[*+]|\{\d*,)")
 
 
-class _Group:
-    """Alternatives of which one must be found in a word string.
-
-    Plain words are looked up in a set, which is what makes a few hundred rules a name affordable.
-    """
-
-    __slots__ = ("phrases", "plain", "wild")
-
-    def __init__(self, text: str) -> None:
-        plain: set[str] = set()
-        phrases: list[str] = []
-        wild: list[str] = []
-        for alternative in text.split("|"):
-            word = alternative.strip().lower()
-            if "*" in word:
-                wild.append("[^_]*".join(re.escape(part) for part in word.split("*")))
-            elif "_" in word:
-                phrases.append(f"_{word}_")
-            else:
-                plain.add(word)
-        self.plain = frozenset(plain)
-        self.phrases = tuple(phrases)
-        self.wild = re.compile("_(?:" + "|".join(wild) + ")(?=_)") if wild else None
-
-    def found(self, view: str, tokens: frozenset[str]) -> bool:
-        if not self.plain.isdisjoint(tokens):
-            return True
-        for phrase in self.phrases:
-            if phrase in view:
-                return True
-        return self.wild is not None and self.wild.search(view) is not None
-
-
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One rule; see the module's text for the meaning of the fields.
 
     Attributes:
+        pattern: ``regex``, compiled.
         source: the file it came from.
         layer: 0 for bundled rules, 1 for an engine's, 2 and up for the user's files.
     """
@@ -83,26 +50,7 @@ class Rule:
     counter_examples: tuple[str, ...]
     source: Path
     layer: int
-    _must: tuple[_Group, ...] = field(default=(), repr=False, compare=False)
-    _never: tuple[_Group, ...] = field(default=(), repr=False, compare=False)
-    _pattern: re.Pattern[str] | None = field(default=None, repr=False, compare=False)
-
-    def matches(self, name: Words, tokens: Mapping[str, frozenset[str]]) -> bool:
-        """Whether every condition holds for a normalised name.
-
-        Args:
-            name: from :func:`hta_dsv4.classify.names.normalise`.
-            tokens: view name -> the set of that view's words.
-        """
-        view: str = getattr(name, self.where)
-        have = tokens[self.where]
-        for group in self._must:
-            if not group.found(view, have):
-                return False
-        for group in self._never:
-            if group.found(view, have):
-                return False
-        return self._pattern is None or self._pattern.search(name.text) is not None
+    pattern: re.Pattern[str] | None = field(default=None, repr=False, compare=False)
 
 
 def shorten(text: str) -> str:
@@ -169,6 +117,5 @@ def parse_rule(entry: Any, number: int, path: Path, layer: int) -> Rule:
     return Rule(
         name=name, bucket=bucket, role=entry["role"], priority=priority, words=must, without=never, where=where,
         regex=regex, ambiguous=entry.get("ambiguous"), comment=entry["comment"], examples=examples,
-        counter_examples=counter, source=path, layer=layer, _must=tuple(_Group(g) for g in must),
-        _never=tuple(_Group(g) for g in never), _pattern=pattern,
+        counter_examples=counter, source=path, layer=layer, pattern=pattern,
     )  # fmt: skip

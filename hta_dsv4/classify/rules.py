@@ -28,7 +28,7 @@ An alternative is a word (``topk``), a phrase of adjacent words (``paged_decode`
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hta_dsv4.classify.lexicon import Lexicon
 from hta_dsv4.classify.names import normalise
 from hta_dsv4.classify.results import Candidate, Conflict, Explanation, Match, RulesReport
 from hta_dsv4.classify.rule import BUCKETS, VIEWS, Rule, parse_rule, shorten, texts
@@ -52,6 +53,8 @@ __all__ = ["BUCKETS", "Candidate", "Conflict", "Explanation", "Match", "Rule", "
 
 UNKNOWN = "unknown"
 _HERE = Path(__file__).parent
+# A rule, its view, and the groups it must and must not meet: by single words, and by phrases
+_Step = tuple[Rule, int, frozenset[int], tuple[int, ...], frozenset[int], tuple[int, ...]]
 
 
 class RuleSet:
@@ -60,12 +63,43 @@ class RuleSet:
     def __init__(self, rules: Iterable[Rule]) -> None:
         """Order the rules: highest priority first, then the later layer, then the file's order."""
         self.rules: tuple[Rule, ...] = tuple(sorted(rules, key=lambda r: (-r.priority, -r.layer)))
+        self._lexicon = lexicon = Lexicon(g for rule in self.rules for g in (*rule.words, *rule.without))
+        self._plan: list[_Step] = []
+        for rule in self.rules:
+            must = [lexicon.numbers[group] for group in rule.words]
+            never = [lexicon.numbers[group] for group in rule.without]
+            self._plan.append(
+                (
+                    rule,
+                    VIEWS.index(rule.where),
+                    frozenset(n for n in must if not lexicon.has_phrases(n)),
+                    tuple(n for n in must if lexicon.has_phrases(n)),
+                    frozenset(never),
+                    tuple(n for n in never if lexicon.has_phrases(n)),
+                )
+            )
         self._cache: dict[str, Match] = {}
 
-    def _matching(self, name: str) -> Iterable[Rule]:
+    def _matching(self, name: str) -> Iterator[Rule]:
+        """The rules that match a name, in the order they are tried; lazy, because most callers want one."""
         words = normalise(name)
-        tokens = {view: frozenset(getattr(words, view).split("_")) for view in VIEWS}
-        return (rule for rule in self.rules if rule.matches(words, tokens))
+        phrase = self._lexicon.phrase
+        views = [words.function, words.path, ""]
+        met: list[set[int] | None] = [None] * len(VIEWS)
+        for rule, at, must, must_phrases, never, never_phrases in self._plan:
+            have = met[at]
+            if have is None:
+                views[at] = getattr(words, VIEWS[at])  # the full view is made only when a rule asks for it
+                have = met[at] = self._lexicon.meets(views[at])
+            if not must <= have or not never.isdisjoint(have):
+                continue
+            view = views[at]
+            if must_phrases and not all(n in have or phrase(n, view) for n in must_phrases):
+                continue
+            if never_phrases and any(phrase(n, view) for n in never_phrases):
+                continue
+            if rule.pattern is None or rule.pattern.search(words.text) is not None:
+                yield rule
 
     def classify(self, name: str, kind: str = col.KERNEL) -> Match:
         """Judge one name.
@@ -81,7 +115,7 @@ class RuleSet:
             return Match("memory", kind, "kind")
         known = self._cache.get(name)
         if known is None:
-            rule = next(iter(self._matching(name)), None)
+            rule = next(self._matching(name), None)
             known = (
                 Match(UNKNOWN, UNKNOWN, "none", "no rule knows these words")
                 if rule is None
