@@ -1,0 +1,358 @@
+"""Why the time per step changed: an exact, order-free decomposition of the difference of two variants.
+
+For each kernel that both variants have, with ``n`` launches per step of mean duration ``d``::
+
+    n1*d1 - n0*d0  =  (n1 - n0) * (d0 + d1)/2   +   (d1 - d0) * (n0 + n1)/2
+                         count effect                  duration effect
+
+The midpoint (the Shapley value of the two factors) depends on no order of changing them. Kernels that only one variant
+has make the effects ``appeared`` and ``disappeared``. The wall time follows from the sum::
+
+    d wall  =  d sum  -  d overlap  +  d idle        overlap = sum - busy, idle = wall - busy
+
+**Exact.** Effects are computed in rational numbers. Times per step are apportioned to whole nanoseconds once per
+variant, top down (step, bucket, role, kernel) by largest remainder, so that at every level ``other - base = delta =
+count + duration + appeared + disappeared`` and the rows add up to the step, with nothing left over. An integer is
+within a few ns of the rational it stands for; the totals it comes from (``base_time_ns`` over ``steps``) stand beside.
+Because the apportionment knows one variant only, deltas along a chain of variants add up to the delta of its ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from hta_dsv4.analysis import names
+from hta_dsv4.analysis.counted import BUSY, SUM, WALL, Counted
+from hta_dsv4.analysis.names import Match, match_names
+from hta_dsv4.analysis.shares import divide_half_even
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.trace import activities as col
+
+UNKNOWN = "unknown"
+# An origin is part of what a kernel is only where most of the time has one in both variants; otherwise a variant
+# recorded without scopes would make every kernel "disappear" from its origin.
+KNOWN_ORIGIN_SHARE = 0.5
+
+KERNEL = "kernel"  # str: the match's shown name
+BASE_KERNELS, OTHER_KERNELS = "base_kernels", "other_kernels"  # tuple of str
+METHOD, CONFIDENCE, STATUS = "method", "confidence", "status"
+MATCHED, APPEARED, DISAPPEARED = "matched", "appeared", "disappeared"
+BASE_LAUNCHES, OTHER_LAUNCHES = "base_launches", "other_launches"  # int: over all counted steps
+BASE_TIME_NS, OTHER_TIME_NS = "base_time_ns", "other_time_ns"  # int: over all counted steps
+BASE_NS, OTHER_NS, DELTA_NS = "base_ns", "other_ns", "delta_ns"  # int: per step
+COUNT_NS, DURATION_NS = "count_ns", "duration_ns"  # int: per step, with the two below they add up to delta_ns
+APPEARED_NS, DISAPPEARED_NS = "appeared_ns", "disappeared_ns"
+EFFECTS = (COUNT_NS, DURATION_NS, APPEARED_NS, DISAPPEARED_NS)
+BY = ("bucket", "role", "origin", "kernel")
+_NUMBERS = (
+    BASE_LAUNCHES, OTHER_LAUNCHES, BASE_TIME_NS, OTHER_TIME_NS, BASE_NS, OTHER_NS, DELTA_NS, *EFFECTS
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Times per step, integers in ns with ``wall = sum - overlap + idle``."""
+
+    sum_ns: int
+    overlap_ns: int
+    idle_ns: int
+
+    @property
+    def busy_ns(self) -> int:
+        """Union of the intervals."""
+        return self.sum_ns - self.overlap_ns
+
+    @property
+    def wall_ns(self) -> int:
+        """First start to last end."""
+        return self.busy_ns + self.idle_ns
+
+    def __sub__(self, other: StepTimes) -> StepTimes:
+        return StepTimes(
+            self.sum_ns - other.sum_ns, self.overlap_ns - other.overlap_ns, self.idle_ns - other.idle_ns
+        )
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One variant per step: what a decomposition needs of it.
+
+    Attributes:
+        label: the variant's name.
+        part: the counted part of its (median) rank.
+        times: sum, busy, wall of each step (:func:`hta_dsv4.analysis.counted.step_times`).
+        atoms: one row per kernel name, bucket, role and origin: ``time_ns, launches`` over all steps and ``step_ns``,
+            the integer time per step.
+    """
+
+    label: str
+    part: Counted
+    times: pd.DataFrame
+    atoms: pd.DataFrame
+
+    @property
+    def steps(self) -> int:
+        """Counted steps."""
+        return self.part.steps
+
+    @cached_property
+    def per_step(self) -> StepTimes:
+        """Sum, overlap and idle per step, rounded so that they add up."""
+        total = {k: divide_half_even(int(self.times[k].sum()), self.steps) for k in (SUM, BUSY, WALL)}
+        return StepTimes(total[SUM], total[SUM] - total[BUSY], total[WALL] - total[BUSY])
+
+    @property
+    def knows_origin(self) -> bool:
+        """Whether at least half of the time has an origin."""
+        time = self.atoms["time_ns"]
+        known = int(time[self.atoms["origin"] != UNKNOWN].sum())
+        return known > 0 and known >= KNOWN_ORIGIN_SHARE * int(time.sum())
+
+
+def apportion(total: int, times: Sequence[int], parts: int) -> list[int]:
+    """Whole numbers near ``times[i] / parts`` that add up to ``total``, by largest remainder.
+
+    Args:
+        total: what they must add up to; within a few units of ``sum(times) / parts``.
+        times: the exact numerators, >= 0.
+        parts: the common denominator, > 0.
+
+    Returns:
+        One integer per entry; of equal remainders the earlier entry is rounded up first.
+    """
+    out = [t // parts for t in times]
+    left = total - sum(out)
+    if not times:
+        return out
+    order = sorted(range(len(times)), key=lambda i: (-(times[i] % parts), i))
+    if left < 0:  # only where the total above was itself rounded down
+        order = [i for i in reversed(order) if out[i] > 0] or order
+    for k in range(abs(left)):
+        out[order[k % len(order)]] += 1 if left > 0 else -1
+    return out
+
+
+def profile(label: str, part: Counted, times: pd.DataFrame) -> Profile:
+    """A variant's time per step by kernel, bucket, role and origin.
+
+    Args:
+        label: the variant's name.
+        part: the counted part of one rank, classified.
+        times: its times step by step.
+
+    Returns:
+        The profile.
+
+    Raises:
+        HtaDsv4Error: no step is counted, so nothing can be said per step.
+    """
+    if not part.steps or not len(part.activities):
+        raise HtaDsv4Error(f"{label}: no steps in the trace, so there is no time per step to explain")
+    acts = part.activities
+    columns = {KERNEL: acts[col.NAME], "bucket": acts[col.BUCKET], "role": acts[col.ROLE]}
+    columns["origin"] = acts[col.ORIGIN] if col.ORIGIN in acts else pd.Series(UNKNOWN, acts.index)
+    frame = pd.DataFrame({**columns, "time_ns": acts[col.DUR_NS]})
+    grouped = frame.groupby(list(columns), observed=True, sort=False, dropna=False)["time_ns"]
+    atoms = grouped.agg(["sum", "count"]).reset_index()
+    atoms.columns = pd.Index([*columns, "time_ns", "launches"])
+    for key in columns:
+        atoms[key] = atoms[key].astype(object).where(atoms[key].notna(), UNKNOWN).astype(str)
+    atoms = atoms.sort_values(["bucket", "role", KERNEL, "origin"], kind="stable").reset_index(drop=True)
+    atoms["step_ns"] = _apportioned(
+        atoms, divide_half_even(int(atoms["time_ns"].sum()), part.steps), part.steps
+    )
+    return Profile(label, part, times, atoms)
+
+
+def _apportioned(atoms: pd.DataFrame, total: int, steps: int) -> np.ndarray:
+    """Top down, so that a bucket is within 1 ns of its exact value however many kernels it has."""
+    out = np.zeros(len(atoms), dtype=np.int64)
+
+    def divide(rows: pd.DataFrame, total: int, levels: Sequence[str]) -> None:
+        if not levels:
+            out[rows.index] = apportion(total, [int(t) for t in rows["time_ns"]], steps)
+            return
+        groups = [g for _, g in rows.groupby(levels[0], sort=True)]
+        shares = apportion(total, [int(g["time_ns"].sum()) for g in groups], steps)
+        for group, share in zip(groups, shares, strict=True):
+            divide(group, share, levels[1:])
+
+    divide(atoms, total, ("bucket", "role"))
+    return out
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """The difference of two variants, explained.
+
+    Attributes:
+        base, other: the two profiles.
+        matches: every kernel of both, matched or not.
+        cells: the finest rows, one per match, bucket, role and (where both variants know it) origin; columns as
+            documented in this module. Every coarser table is a sum of these.
+        by_origin: whether the origin divides the cells.
+        notes: what makes the answer weaker than it looks.
+    """
+
+    base: Profile
+    other: Profile
+    matches: tuple[Match, ...]
+    cells: pd.DataFrame
+    by_origin: bool
+    notes: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def change(self) -> StepTimes:
+        """Other minus base, per step."""
+        return self.other.per_step - self.base.per_step
+
+    @cached_property
+    def effects(self) -> dict[str, int]:
+        """``count_ns, duration_ns, appeared_ns, disappeared_ns`` of the whole step."""
+        return {e: int(self.cells[e].sum()) for e in EFFECTS}
+
+    @property
+    def residual_ns(self) -> int:
+        """What the effects leave unexplained of the change of the sum: 0 by construction, and tested."""
+        return self.change.sum_ns - sum(self.effects.values())
+
+    @property
+    def unmatched(self) -> tuple[Match, ...]:
+        """Kernels that only the base has."""
+        return tuple(m for m in self.matches if not m.other)
+
+    @property
+    def extra(self) -> tuple[Match, ...]:
+        """Kernels that only the other has."""
+        return tuple(m for m in self.matches if not m.base)
+
+    def table(self, by: str | Sequence[str] = "bucket") -> pd.DataFrame:
+        """The decomposition by some of ``bucket, role, origin, kernel``.
+
+        Args:
+            by: what a row is.
+
+        Returns:
+            One row per key with launches and times of both sides, ``delta_ns`` and the four effects, per step;
+            largest change first. Columns sum to the step's, exactly.
+
+        Raises:
+            HtaDsv4Error: an unknown key.
+        """
+        keys = [k.strip() for k in (by.split(",") if isinstance(by, str) else by)]
+        if wrong := [k for k in keys if k not in BY]:
+            raise HtaDsv4Error(f"unknown key {wrong[0]!r}; choose from {', '.join(BY)}")
+        out = self.cells.groupby(keys, sort=True)[list(_NUMBERS)].sum().reset_index()
+        # Grouping has sorted by key, and a stable sort keeps that order among equal changes.
+        order = (-out[DELTA_NS].abs()).sort_values(kind="stable").index
+        return out.loc[order].reset_index(drop=True)
+
+
+def decompose(base: Profile, other: Profile) -> Decomposition:
+    """Explain the change of time per step from ``base`` to ``other``.
+
+    Args:
+        base: profile of the variant before.
+        other: profile of the one after.
+
+    Returns:
+        The decomposition; antisymmetric: swapping the two negates every number.
+    """
+    matches = match_names(_kernels(base), _kernels(other))
+    by_origin = base.knows_origin and other.knows_origin
+    left = _placed(base, {n: i for i, m in enumerate(matches) for n in m.base}, by_origin)
+    right = _placed(other, {n: i for i, m in enumerate(matches) for n in m.other}, by_origin)
+    cells = left.join(right, how="outer", lsuffix="_0", rsuffix="_1").fillna(0).astype("int64")
+    rows = []
+    for key, t0, l0, n0, t1, l1, n1 in zip(cells.index, *(cells[c] for c in cells), strict=True):
+        match = matches[key[0]]
+        count = duration = appeared = gone = 0
+        if l0 and l1:
+            per_step = Fraction(l1, other.steps) - Fraction(l0, base.steps)
+            count = round(per_step * (Fraction(t0, l0) + Fraction(t1, l1)) / 2)
+            duration = n1 - n0 - count
+        elif l1:
+            appeared = n1 - n0
+        else:
+            gone = n1 - n0
+        status = MATCHED if l0 and l1 else APPEARED if l1 else DISAPPEARED
+        rows.append(
+            (
+                match.name, match.base, match.other, match.method, match.confidence, status, *key[1:],
+                l0, l1, t0, t1, n0, n1, n1 - n0, count, duration, appeared, gone,
+            )
+        )  # fmt: skip
+    columns = [
+        KERNEL,
+        BASE_KERNELS,
+        OTHER_KERNELS,
+        METHOD,
+        CONFIDENCE,
+        STATUS,
+        "bucket",
+        "role",
+        "origin",
+        *_NUMBERS,
+    ]
+    table = pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(_NUMBERS, "int64"))
+    return Decomposition(
+        base, other, tuple(matches), table, by_origin, _notes(base, other, by_origin, matches)
+    )
+
+
+def chain(profiles: Sequence[Profile]) -> tuple[list[Decomposition], Decomposition]:
+    """Decompose along a chain of variants.
+
+    Args:
+        profiles: two or more, in the order in which the changes were made.
+
+    Returns:
+        The consecutive decompositions, and the one of first and last. The deltas of the former add up to those of the
+        latter, per bucket, role and step; the effects need not, as a kernel that appears and then shrinks shows.
+
+    Raises:
+        HtaDsv4Error: fewer than two.
+    """
+    if len(profiles) < 2:
+        raise HtaDsv4Error("a change has two sides: give at least two variants")
+    pairs = [decompose(a, b) for a, b in pairwise(profiles)]
+    return pairs, pairs[0] if len(pairs) == 1 else decompose(profiles[0], profiles[-1])
+
+
+def _kernels(side: Profile) -> list[tuple[str, str]]:
+    """Each name with the role of most of its time (a name has one role, except where rules look at more than it)."""
+    heaviest = side.atoms.sort_values(["time_ns"], kind="stable").drop_duplicates(KERNEL, keep="last")
+    return list(zip(heaviest[KERNEL], heaviest["role"], strict=True))
+
+
+def _placed(side: Profile, match_of: dict[str, int], by_origin: bool) -> pd.DataFrame:
+    """``time_ns, launches, step_ns`` by position of the match, bucket, role, origin."""
+    atoms = side.atoms.assign(match=side.atoms[KERNEL].map(match_of))
+    if not by_origin:
+        atoms["origin"] = UNKNOWN
+    return atoms.groupby(["match", "bucket", "role", "origin"], sort=True)[
+        ["time_ns", "launches", "step_ns"]
+    ].sum()
+
+
+def _notes(base: Profile, other: Profile, by_origin: bool, matches: Sequence[Match]) -> tuple[str, ...]:
+    notes = []
+    if not by_origin and (base.knows_origin or other.knows_origin):
+        blind = [p.label for p in (base, other) if not p.knows_origin]
+        notes.append(
+            f"{', '.join(blind)}: origin unknown for most of the time, so kernels are not divided by origin"
+        )
+    loose = [m for m in matches if m.matched and m.method in (names.TILING, names.FUNCTION)]
+    if loose:
+        notes.append(
+            f"{len(loose)} kernels were matched although their names differ in more than a running number "
+            f"(lowest confidence {min(m.confidence for m in loose):.2f})"
+        )
+    return tuple(notes)

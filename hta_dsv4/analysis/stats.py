@@ -1,0 +1,366 @@
+"""How sure a number is: spread over the steps, intervals that respect autocorrelation, and when a change is real.
+
+Steps of one capture are not independent: clocks drift, caches warm, batches age. Intervals therefore come from the
+stationary bootstrap (Politis & Romano 1994), which resamples blocks of consecutive steps of random length; the mean
+length is chosen from the series' own autocorrelation (Politis & White 2004, as corrected by Patton, Politis & White
+2009). It is seeded, so the same trace gives the same interval.
+
+A change is called ``real`` only if its interval leaves out 0 *and* it exceeds the A/A noise floor: how much a variant
+differs from itself. Two kinds of evidence are kept apart:
+
+* within-run: steps of one capture against steps of another; the floor is the difference of the two halves of each.
+* across-run: repeated captures of one variant; the floor is the largest difference between any two of them. With one
+  capture per variant this noise is unknown, and the verdict says so: another run may differ by more.
+
+With fewer than :data:`MIN_STEPS` steps no interval over steps is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+MIN_STEPS = 6
+"""Fewer steps say next to nothing about how one step depends on the one before, so no interval is drawn from them."""
+RESAMPLES = 2000
+LEVEL = 0.95
+
+REAL, WITHIN_NOISE, UNKNOWN, UNCHANGED = "real", "within noise", "unknown", "unchanged"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One quantity over the steps of one capture, ns.
+
+    Attributes:
+        n: number of steps.
+        mean, median: over the steps.
+        mad: median absolute deviation from the median (not scaled).
+        iqr: upper minus lower quartile.
+        interval, median_interval: bootstrap intervals of mean and median; ``None`` with a ``reason``.
+        level: their level.
+        block: mean block length of the bootstrap, in steps: 1 would be independent steps.
+        reason: why there is no interval, or ``""``.
+    """
+
+    n: int
+    mean: float
+    median: float
+    mad: float
+    iqr: float
+    interval: tuple[float, float] | None
+    median_interval: tuple[float, float] | None
+    level: float = LEVEL
+    block: float = 1.0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of time per step from one variant to another, and whether to believe it.
+
+    Attributes:
+        delta_ns: difference of the means, other minus base.
+        interval: of the difference, ns, simultaneous for all rows of its table; ``None`` where unknown.
+        floor_ns: the A/A noise floor; ``None`` where unknown.
+        within_run: ``real | within noise | unknown | unchanged`` from the steps of the captures.
+        across_run: the same from repeated captures; ``unknown`` with one capture each.
+        reason: one clause: what the verdict rests on, or why there is none.
+    """
+
+    delta_ns: float
+    interval: tuple[float, float] | None
+    floor_ns: float | None
+    within_run: str
+    across_run: str
+    reason: str
+
+    @property
+    def verdict(self) -> str:
+        """Across-run evidence where there is any, else the within-run one."""
+        return self.within_run if self.across_run == UNKNOWN else self.across_run
+
+
+def t_quantile(p: float, dof: float) -> float:
+    """Quantile of Student's t (Hill 1970, Algorithm 396, with one Cornish-Fisher tail; exact for 1 and 2).
+
+    Args:
+        p: probability, 0 < p < 1.
+        dof: degrees of freedom, >= 1.
+
+    Returns:
+        ``t`` with ``P(T <= t) = p``; relative error below 1e-3 for dof >= 3.
+    """
+    if p < 0.5:
+        return -t_quantile(1 - p, dof)
+    if p == 0.5:
+        return 0.0
+    two_sided = 2 * (1 - p)
+    if dof < 1.5:
+        return 1 / math.tan(two_sided * math.pi / 2)
+    if dof < 2.5:
+        return math.sqrt(2 / (two_sided * (2 - two_sided)) - 2)
+    a = 1 / (dof - 0.5)
+    b = 48 / (a * a)
+    c = ((20700 * a / b - 98) * a - 16) * a + 96.36
+    d = ((94.5 / (b + c) - 3) / b + 1) * math.sqrt(a * math.pi / 2) * dof
+    y: float = (d * two_sided) ** (2 / dof)
+    if y > 0.05 + a:
+        x = NormalDist().inv_cdf(two_sided / 2)
+        y = x * x
+        if dof < 5:
+            c += 0.3 * (dof - 4.5) * (x + 0.6)
+        c += (((0.05 * d * x - 5) * x - 7) * x - 2) * x + b
+        y = (((((0.4 * y + 6.3) * y + 36) * y + 94.5) / c - y - 3) / b + 1) * x
+        y = math.expm1(a * y * y)
+    else:
+        y = (
+            (1 / (((dof + 6) / (dof * y) - 0.089 * d - 0.822) * (dof + 2) * 3) + 0.5 / (dof + 4)) * y - 1
+        ) * (dof + 1) / (dof + 2) + 1 / y
+    return math.sqrt(dof * y)
+
+
+def block_length(values: np.ndarray) -> float:
+    """Mean block length for the stationary bootstrap, from the series' autocorrelation.
+
+    Args:
+        values: float [n], in time order.
+
+    Returns:
+        Between ``n^(1/3)`` and ``n/3``; 1 for fewer than four values.
+    """
+    n = len(values)
+    if n < 4:
+        return 1.0
+    # In short series correlation hides below significance; blocks of n^(1/3) cost independent steps little.
+    least = math.pow(n, 1 / 3)
+    x = values - values.mean()
+    variance = float(x @ x) / n
+    if variance == 0:
+        return least
+    longest = min(n - 1, math.ceil(math.sqrt(n)) + max(5, math.ceil(math.log10(n))))
+    rho = np.array([float(x[: n - k] @ x[k:]) / n / variance for k in range(longest + 1)])
+    # The first lag after which a run of autocorrelations is insignificant.
+    quiet, run = 2 * math.sqrt(math.log10(n) / n), max(5, math.ceil(math.sqrt(math.log10(n))))
+    loud = np.flatnonzero(np.abs(rho[1:]) >= quiet) + 1
+    m = next((k for k in range(longest + 1) if not ((loud > k) & (loud <= k + run)).any()), longest)
+    if m == 0:
+        return least
+    lags = np.arange(-min(2 * m, longest), min(2 * m, longest) + 1)
+    window = np.clip(2 * (1 - np.abs(lags) / (2 * m)), 0, 1)  # flat top, linear flanks
+    r = rho[np.abs(lags)]
+    spectrum, slope = float((window * r).sum()), float((window * np.abs(lags) * r).sum())
+    if spectrum <= 0:
+        return least
+    return float(np.clip(((slope / spectrum) ** 2 * n) ** (1 / 3), least, max(least, n / 3)))
+
+
+def resample(n: int, block: float, seed: int, resamples: int = RESAMPLES) -> np.ndarray:
+    """Index sets of the stationary bootstrap.
+
+    Args:
+        n: length of the series.
+        block: mean block length, >= 1; block lengths are geometric, the series is circular.
+        seed: of the generator.
+        resamples: how many.
+
+    Returns:
+        int64 [resamples, n].
+    """
+    rng = np.random.default_rng(seed)
+    jump = rng.random((resamples, n)) < 1 / block
+    jump[:, 0] = True
+    fresh = rng.integers(0, n, (resamples, n))
+    at = np.maximum.accumulate(np.where(jump, np.arange(n), 0), axis=1)  # where the current block began
+    return (np.take_along_axis(fresh, at, axis=1) + np.arange(n) - at) % n
+
+
+def estimate(values: np.ndarray, *, level: float = LEVEL, seed: int = 0) -> Estimate:
+    """Describe one quantity over the steps of a capture.
+
+    Args:
+        values: int64 or float [n], one per step in time order.
+        level: of the intervals.
+        seed: of the bootstrap.
+
+    Returns:
+        The estimate. Percentile intervals are widened for small n (Hesterberg 2015), as the bootstrap alone is too
+        narrow there.
+    """
+    x = np.asarray(values, dtype=float)
+    n = len(x)
+    if not n:
+        nan = float("nan")
+        return Estimate(0, nan, nan, nan, nan, None, None, level, reason="no steps")
+    median = float(np.median(x))
+    low, high = np.quantile(x, [0.25, 0.75])
+    spread = (float(np.median(np.abs(x - median))), float(high - low))
+    if n < MIN_STEPS:
+        reason = f"too few steps for an interval: {n}, at least {MIN_STEPS} are needed"
+        return Estimate(n, float(x.mean()), median, *spread, None, None, level, reason=reason)
+    block = block_length(x)
+    drawn = x[resample(n, block, seed)]
+    wide = math.sqrt(n / (n - block)) * t_quantile(1 - (1 - level) / 2, n / block)
+    tail = NormalDist().cdf(-wide)
+    ends = [np.quantile(s, [tail, 1 - tail]) for s in (drawn.mean(axis=1), np.median(drawn, axis=1))]
+    mean_ends, median_ends = ((float(a), float(b)) for a, b in ends)
+    return Estimate(n, float(x.mean()), median, *spread, mean_ends, median_ends, level, block)
+
+
+def halves_floor(values: np.ndarray) -> float | None:
+    """How much a capture differs from itself: mean of its second half of steps minus that of its first, absolute.
+
+    Args:
+        values: [n] per step in time order.
+
+    Returns:
+        The floor, or ``None`` with fewer than two steps.
+    """
+    n = len(values)
+    if n < 2:
+        return None
+    return abs(float(np.mean(values[n - n // 2 :])) - float(np.mean(values[: n // 2])))
+
+
+def compare_steps(
+    base: Sequence[np.ndarray], other: Sequence[np.ndarray], *, level: float = LEVEL, seed: int = 0
+) -> list[Change]:
+    """Judge the changes of several quantities between two variants.
+
+    Args:
+        base: per capture of the variant, int64 [steps, quantities]: ns per step. The first capture is the one that is
+            compared; the others give the across-run noise.
+        other: the same of the other variant.
+        level: that all intervals together hold with (Bonferroni over the quantities).
+        seed: of the bootstrap.
+
+    Returns:
+        One change per quantity.
+    """
+    a, b = np.asarray(base[0], dtype=float), np.asarray(other[0], dtype=float)
+    quantities = a.shape[1]
+    delta = b.mean(axis=0) - a.mean(axis=0)
+    (errors, dof), why = _standard_errors(a, b, seed), ""
+    if errors is None:
+        fewest = min(len(a), len(b))
+        why = f"too few steps for an interval: {fewest}, at least {MIN_STEPS} are needed"
+    t = t_quantile(1 - (1 - level) / 2 / max(quantities, 1), dof)
+    out = []
+    for q in range(quantities):
+        interval = None
+        if errors is not None:
+            half = t * float(errors[q])
+            interval = (float(delta[q]) - half, float(delta[q]) + half)
+        floors = [f for f in (halves_floor(a[:, q]), halves_floor(b[:, q])) if f is not None]
+        floor = max(floors) if floors and errors is not None else None
+        across, across_floor = _across(base, other, q)
+        within, reason = _judge(float(delta[q]), interval, floor, why, a[:, q], b[:, q])
+        if across != UNKNOWN:
+            reason += f"; repeated captures differ by up to {across_floor / 1e3:,.3f} us"
+        out.append(Change(float(delta[q]), interval, floor, within, across, reason))
+    return out
+
+
+def _judge(
+    delta: float,
+    interval: tuple[float, float] | None,
+    floor: float | None,
+    why: str,
+    a: np.ndarray,
+    b: np.ndarray,
+) -> tuple[str, str]:
+    if len(a) == len(b) and np.array_equal(a, b):
+        return UNCHANGED, "the same values step by step"
+    if interval is None or floor is None:
+        return UNKNOWN, why
+    if abs(delta) <= floor:
+        return WITHIN_NOISE, f"not beyond the A/A floor of {floor / 1e3:,.3f} us"
+    if interval[0] <= 0 <= interval[1]:
+        return WITHIN_NOISE, "the interval holds 0"
+    return REAL, f"beyond the A/A floor of {floor / 1e3:,.3f} us, and the interval leaves out 0"
+
+
+def _across(base: Sequence[np.ndarray], other: Sequence[np.ndarray], q: int) -> tuple[str, float]:
+    """Verdict and floor from repeated captures: the means of all captures of both sides must not interleave."""
+    means = [[float(np.mean(c[:, q])) for c in side if len(c)] for side in (base, other)]
+    repeats = [m for m in means if len(m) > 1]
+    if not repeats:
+        return UNKNOWN, 0.0
+    floor = max(max(m) - min(m) for m in repeats)
+    apart = min(means[1]) > max(means[0]) or max(means[1]) < min(means[0])
+    delta = abs(float(np.mean(means[1]) - np.mean(means[0])))
+    return (REAL if apart and delta > floor else WITHIN_NOISE), floor
+
+
+def _standard_errors(a: np.ndarray, b: np.ndarray, seed: int) -> tuple[np.ndarray | None, float]:
+    """Bootstrap standard errors of the differences of means, [quantities], and their degrees of freedom.
+
+    ``None`` with too few steps.
+    """
+    if min(len(a), len(b)) < MIN_STEPS:
+        return None, 1.0
+    variance, dof = np.zeros(a.shape[1]), math.inf
+    for side, x in enumerate((a, b)):
+        n = len(x)
+        # One set of resamples for all quantities, with the block length of their sum: what makes steps alike (clocks,
+        # batch, cache) is common to them.
+        block = block_length(x.sum(axis=1))
+        index = resample(n, block, seed + side)
+        weight = np.zeros((len(index), n))
+        np.add.at(weight, (np.arange(len(index))[:, None], index), 1.0 / n)
+        variance += (weight @ x).var(axis=0) * n / (n - block)
+        dof = min(dof, n / block)  # the number of blocks is what varies freely
+    return np.sqrt(variance), dof
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchEvidence:
+    """What the launches of one kernel say where there are too few steps.
+
+    Attributes:
+        delta_ns: difference of the mean duration of one launch, other minus base.
+        interval: of that difference, or ``None``.
+        distinct: whether the interval leaves out 0.
+        reason: what it does and does not cover.
+    """
+
+    delta_ns: float
+    interval: tuple[float, float] | None
+    distinct: bool
+    reason: str
+
+
+def compare_launches(
+    base: np.ndarray, other: np.ndarray, *, level: float = LEVEL, seed: int = 0
+) -> LaunchEvidence:
+    """Compare the launches of one kernel in two variants, for captures of a few steps.
+
+    Args:
+        base: durations in time order, ns.
+        other: the same of the other variant.
+        level: of the interval.
+        seed: of the bootstrap.
+
+    Returns:
+        The evidence; it covers the variation between launches within these steps and not that between steps or runs.
+    """
+    a, b = np.asarray(base, dtype=float), np.asarray(other, dtype=float)
+    delta = float(b.mean() - a.mean()) if len(a) and len(b) else float("nan")
+    fewest = min(len(a), len(b))
+    if fewest < MIN_STEPS:
+        return LaunchEvidence(delta, None, False, f"too few launches for an interval: {fewest}")
+    errors, dof = _standard_errors(a[:, None], b[:, None], seed)
+    assert errors is not None
+    half = t_quantile(1 - (1 - level) / 2, dof) * float(errors[0])
+    interval = (delta - half, delta + half)
+    distinct = not interval[0] <= 0 <= interval[1]
+    return LaunchEvidence(
+        delta,
+        interval,
+        distinct,
+        "from the variation between launches within few steps; that between steps is unknown",
+    )
