@@ -68,7 +68,9 @@ def make_tables(shape: StepShape, generator: torch.Generator) -> Tables:
     return Tables(
         swa=page_table(shape.batch, _RING, _RING, KV_PAGE, generator),
         c4=page_table(shape.batch, c4_pages, max(shape.index_pages, c4_pages), KV_PAGE, generator),
-        c128=page_table(shape.batch, c128_pages, max(shape.c128_width // C128_PAGE, c128_pages), C128_PAGE, generator),
+        c128=page_table(
+            shape.batch, c128_pages, max(shape.c128_width // C128_PAGE, c128_pages), C128_PAGE, generator
+        ),
     )
 
 
@@ -109,7 +111,7 @@ def write_kv(pool: PagedKV, slots: torch.Tensor, kv: torch.Tensor) -> None:
         slots: [B] int64 flat slots; the spare slot for requests that write nothing.
         kv: [B, 512] bf16, rotated.
     """
-    nope = kv[:, :NOPE].float().unflatten(1, (7, 64))
+    nope = kv[:, :NOPE].float().reshape(-1, 7, 64)
     exponent = torch.ceil(torch.log2(nope.abs().amax(-1).clamp_min(1e-4) / 448.0))
     codes = (nope * torch.exp2(-exponent)[..., None]).flatten(1).to(torch.float8_e4m3fn)
     record = torch.cat([codes.view(torch.uint8), kv[:, NOPE:].contiguous().view(torch.uint8)], 1)

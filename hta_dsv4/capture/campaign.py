@@ -20,7 +20,7 @@ import torch
 from hta_dsv4.capture.command import CaptureOptions, build_step, capture_step
 from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, manifest_path, write_folder_manifest
 from hta_dsv4.capture.profiler import CaptureResult
-from hta_dsv4.capture.tracefile import Summary
+from hta_dsv4.capture.tracefile import Slim, Summary
 from hta_dsv4.capture.weights import ModelWeights
 from hta_dsv4.errors import HtaDsv4Error
 
@@ -30,13 +30,14 @@ CONTEXT = 4096  # real tokens per request in every row, so that rows differ by w
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One capture of the campaign: ``name`` is the file's, ``steps`` the recorded ones."""
+    """One capture of the campaign: ``name`` is the file's, ``steps`` the recorded ones, ``slim`` what is left out."""
 
     name: str
     variant: str
     concurrency: int = 32
     max_context: int = MILLION
     steps: int = 2
+    slim: Slim = "all"
 
 
 # Two recorded steps where the torch Sinkhorn runs (some 17,000 launches a step), more where steps are small.
@@ -48,11 +49,11 @@ PLAN = (
     Row("indexer_triton", "indexer_triton"),
     Row("mhc_fused", "mhc_fused", steps=3),
     Row("cuda_graph", "cuda_graph", steps=3),
-    Row("split_k_c1", "split_k", concurrency=1),
-    Row("split_k_c16", "split_k", concurrency=16),
-    Row("split_k_c64", "split_k", concurrency=64),
-    Row("split_k_8k", "split_k", max_context=8192),
-    Row("split_k_64k", "split_k", max_context=65536),
+    Row("split_k_c1", "split_k", concurrency=1, slim="flows"),
+    Row("split_k_c16", "split_k", concurrency=16, slim="flows"),
+    Row("split_k_c64", "split_k", concurrency=64, slim="flows"),
+    Row("split_k_8k", "split_k", max_context=8192, slim="flows"),
+    Row("split_k_64k", "split_k", max_context=65536, slim="flows"),
 )
 
 
@@ -61,12 +62,17 @@ def options_for(row: Row, out: Path, config: str, baseline: int) -> CaptureOptio
     return CaptureOptions(
         variant=row.variant, concurrency=row.concurrency, config=config, context=CONTEXT,
         max_context=row.max_context, steps=row.steps, warmup=2, baseline=baseline,
-        out=out / f"{row.name}{TRACE_SUFFIX}", slim=True,
+        out=out / f"{row.name}{TRACE_SUFFIX}", slim=row.slim,
     )  # fmt: skip
 
 
 def run_campaign(
-    out: Path, rows: Sequence[Row] = PLAN, *, config: str = "flash", baseline: int = 8, budget_s: float = 330.0
+    out: Path,
+    rows: Sequence[Row] = PLAN,
+    *,
+    config: str = "flash",
+    baseline: int = 8,
+    budget_s: float = 330.0,
 ) -> tuple[list[Manifest], list[str]]:
     """Capture rows in order until the budget is spent.
 
@@ -88,6 +94,16 @@ def run_campaign(
     manifests: list[Manifest] = []
     missing: list[str] = []
     weights: ModelWeights | None = None
+
+    def keep(row: Row, result: CaptureResult) -> None:
+        for part in (result, result.companion):
+            if part is not None:
+                # The label a reader sees is the row's: "split_k" alone would not tell the scaling points apart.
+                label = row.name if part is result else f"{row.name}_eager"
+                manifests.append(replace(part.manifest, variant=label))
+                manifest_path(part.trace).unlink()
+                print(line(label, part), flush=True)
+
     print(header(), flush=True)
     for row in rows:
         started = time.perf_counter()
@@ -98,23 +114,18 @@ def run_campaign(
             options = options_for(row, out, config, baseline)
             step = build_step(options, weights=weights)
             weights = step.weights
-            result = capture_step(step, options)
+            keep(row, capture_step(step, options))
         except HtaDsv4Error as error:
-            missing.append(f"{row.name}: not captured: {error}")
-            print(missing[-1], flush=True)
             if not torch.cuda.is_available():
                 raise
-            continue
+            missing.append(f"{row.name}: not captured: {error}")
+        except Exception as error:  # one kernel that does not run must not cost the other rows
+            missing.append(f"{row.name}: not captured: {type(error).__name__}: {str(error).splitlines()[0]}")
         finally:
             step = None  # type: ignore[assignment]  # free its caches before the next row takes memory
             torch.cuda.empty_cache()
-        for part in (result, result.companion):
-            if part is not None:
-                # The label a reader sees is the row's: "split_k" alone would not tell the scaling points apart.
-                label = row.name if part is result else f"{row.name}_eager"
-                manifests.append(replace(part.manifest, variant=label))
-                manifest_path(part.trace).unlink()
-                print(line(label, part), flush=True)
+        if missing and missing[-1].startswith(f"{row.name}:"):
+            print(missing[-1], flush=True)
         slowest = max(slowest, time.perf_counter() - started)
     notes = [
         f"Captured by python -m hta_dsv4.capture.campaign --config {config}; rows share one GPU and one process.",
@@ -150,7 +161,9 @@ def top_scopes(summary: Summary, count: int = 5) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Command line of the campaign; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hta_dsv4.capture.campaign", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m hta_dsv4.capture.campaign", description=__doc__.split("\n")[0]
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for traces and manifest.toml")
     parser.add_argument("--config", default="flash", help="flash | pro | tiny")
     parser.add_argument("--baseline", type=int, default=8, help="unprofiled steps to time per row")
@@ -163,7 +176,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if unknown:
             raise HtaDsv4Error(f"--only {' '.join(unknown)}: choose among {', '.join(known)}")
         rows = [known[name] for name in args.only] if args.only else list(PLAN)
-        _, missing = run_campaign(args.out, rows, config=args.config, baseline=args.baseline, budget_s=args.budget)
+        _, missing = run_campaign(
+            args.out, rows, config=args.config, baseline=args.baseline, budget_s=args.budget
+        )
     except HtaDsv4Error as error:
         print(error, file=sys.stderr)
         return 2

@@ -14,6 +14,7 @@ from hta_dsv4.capture.launch import Step, as_compiled, as_cuda_graph
 from hta_dsv4.capture.manifest import TRACE_SUFFIX
 from hta_dsv4.capture.profiler import CaptureResult, capture_decode, no_cuda_message
 from hta_dsv4.capture.switches import Switches, variant_switches
+from hta_dsv4.capture.tracefile import Slim
 from hta_dsv4.capture.weights import ModelWeights
 from hta_dsv4.capture.workload import DecodeStep
 from hta_dsv4.errors import HtaDsv4Error
@@ -33,7 +34,7 @@ class CaptureOptions:
         context: tokens each request has seen; max_context: the static maximum.
         steps, warmup, baseline: recorded, unmeasured and timed steps.
         out: file or folder; the current folder when absent.
-        with_stack: record Python stacks; slim: drop what no reader uses.
+        with_stack: record Python stacks; slim: drop what no reader uses ("all"), and flow arrows ("flows").
         device: ``cuda``, or ``cpu`` for a look at the host side of the tiny model.
         seed: of weights and caches.
     """
@@ -49,7 +50,7 @@ class CaptureOptions:
     baseline: int = 10
     out: Path | None = None
     with_stack: bool = False
-    slim: bool = False
+    slim: Slim = ""
     device: str = "cuda"
     seed: int = 0
 
@@ -98,14 +99,18 @@ def build_step(
     if options.device == "cuda" and not torch.cuda.is_available():
         raise HtaDsv4Error(no_cuda_message())
     if progress:
-        progress(f"{options.variant}: building {config.name}, {shape.batch} requests of {shape.context} tokens")
+        progress(
+            f"{options.variant}: building {config.name}, {shape.batch} requests of {shape.context} tokens"
+        )
     try:
         return DecodeStep(config, shape, switches, options.device, options.seed, weights=weights)
     except torch.OutOfMemoryError as error:
         raise _out_of_memory(options, error) from error
 
 
-def capture_step(step: DecodeStep, options: CaptureOptions, progress: Progress | None = None) -> CaptureResult:
+def capture_step(
+    step: DecodeStep, options: CaptureOptions, progress: Progress | None = None
+) -> CaptureResult:
     """Capture a step built before, in the launch mode its switches name.
 
     Args:

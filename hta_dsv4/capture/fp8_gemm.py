@@ -17,7 +17,10 @@ E4M3_MAX = 448.0
 
 
 @triton.jit
-def _per_token_group_quant_fp8_kernel(x_ptr, q_ptr, s_ptr, row_stride, groups, GROUP: tl.constexpr):
+def _per_token_group_quant_fp8_kernel(
+    x_ptr: tl.tensor, q_ptr: tl.tensor, s_ptr: tl.tensor, row_stride: tl.tensor, groups: tl.tensor,
+    GROUP: tl.constexpr,
+) -> None:  # fmt: skip
     """One program per (row, group of 128 channels): amax, power-of-two scale, e4m3 codes."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
@@ -31,9 +34,10 @@ def _per_token_group_quant_fp8_kernel(x_ptr, q_ptr, s_ptr, row_stride, groups, G
 
 @triton.jit
 def _fp8_block_gemm_kernel(
-    x_ptr, xs_ptr, w_ptr, ws_ptr, y_ptr, M, N, K, batch,
+    x_ptr: tl.tensor, xs_ptr: tl.tensor, w_ptr: tl.tensor, ws_ptr: tl.tensor, y_ptr: tl.tensor,
+    M: tl.tensor, N: tl.tensor, K: tl.tensor, batch: tl.tensor,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+) -> None:  # fmt: skip
     """One program per (BLOCK_N outputs, BLOCK_M tokens, member of the batch); walks K by 128."""
     member = tl.program_id(2)
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -47,7 +51,7 @@ def _fp8_block_gemm_kernel(
     xs_at = xs_ptr + row * groups
     ws_at = ws_ptr + ((member * N + tl.program_id(0) * BLOCK_N) // GROUP) * groups
     acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
-    for g in range(0, groups):
+    for g in range(groups):
         x = tl.load(x_at, mask=m[None, :] < M, other=0.0)
         w = tl.load(w_at, mask=n[:, None] < N, other=0.0)
         xs = tl.load(xs_at + g, mask=m < M, other=0.0)
@@ -73,7 +77,9 @@ def quantize_activations(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if x.is_cuda:
         q = torch.empty((rows, K), dtype=torch.float8_e4m3fn, device=x.device)
         s = torch.empty((rows, groups), dtype=torch.float32, device=x.device)
-        _per_token_group_quant_fp8_kernel[(rows, groups)](x, q, s, x.stride(0), groups, GROUP=GROUP, num_warps=1)
+        _per_token_group_quant_fp8_kernel[(rows, groups)](
+            x, q, s, x.stride(0), groups, GROUP=GROUP, num_warps=1
+        )
         return q, s
     blocks = x.float().view(rows, groups, GROUP)
     s = torch.exp2(torch.ceil(torch.log2(blocks.abs().amax(-1).clamp_min(1e-4) / E4M3_MAX)))
@@ -119,7 +125,9 @@ def fp8_block_matmul(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor)
     q, s = quantize_activations(x.view(M * G, K))
     if not x.is_cuda:
         activations = q.float().view(M, G, K // GROUP, GROUP) * s.view(M, G, K // GROUP, 1)
-        return torch.einsum("mgk,gnk->mgn", activations.view(M, G, K), dequantize_weight(codes, scales)).bfloat16()
+        return torch.einsum(
+            "mgk,gnk->mgn", activations.view(M, G, K), dequantize_weight(codes, scales)
+        ).bfloat16()
     y = torch.empty((M, G, N), dtype=torch.bfloat16, device=x.device)
     block_m = min(64, max(16, triton.next_power_of_2(M)))
     # 64 rows per program keep 64 or more programs in flight on every projection but the first; 128 halves the
@@ -127,6 +135,19 @@ def fp8_block_matmul(x: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor)
     block_n = 128 if G * N >= 16384 else 64
     grid = (triton.cdiv(N, block_n), triton.cdiv(M, block_m), G)
     _fp8_block_gemm_kernel[grid](
-        q, s, codes, scales, y, M, N, K, G, BLOCK_M=block_m, BLOCK_N=block_n, GROUP=GROUP, num_warps=4, num_stages=4
+        q,
+        s,
+        codes,
+        scales,
+        y,
+        M,
+        N,
+        K,
+        G,
+        BLOCK_M=block_m,
+        BLOCK_N=block_n,
+        GROUP=GROUP,
+        num_warps=4,
+        num_stages=4,
     )
     return y

@@ -11,11 +11,9 @@ import torch
 import triton
 import triton.language as tl
 from dsv4_kernels.indexer import PagedIndexK
-from dsv4_kernels.layout import PagedKV, page_bytes
+from dsv4_kernels.layout import PagedKV
 
 from hta_dsv4.capture.compressor import CompressorState, CompressorWeights
-
-_INDEX_PAGE_BYTES = 8448  # 64 tokens: 128 e4m3 codes each, then 64 f32 scales
 
 
 @triton.jit
@@ -52,7 +50,12 @@ def _insert_kv(
 
 @triton.jit
 def _q_norm_rope_kernel(
-    x_ptr: tl.tensor, y_ptr: tl.tensor, factor_ptr: tl.tensor, eps: tl.tensor, HEADS: tl.constexpr, NORM: tl.constexpr
+    x_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    factor_ptr: tl.tensor,
+    eps: tl.tensor,
+    HEADS: tl.constexpr,
+    NORM: tl.constexpr,
 ) -> None:
     """One program per (request, head): RMS norm without weight where NORM, then rotation."""
     row = tl.program_id(0).to(tl.int64)
@@ -74,7 +77,11 @@ def _kv_norm_rope_insert_kernel(
     row = tl.program_id(0).to(tl.int64)
     channel = tl.arange(0, 8)[:, None] * 64 + tl.arange(0, 64)[None, :]
     x = tl.load(x_ptr + row * row_stride + channel).to(tl.float32)
-    x = x * tl.rsqrt(tl.sum(tl.sum(x * x, axis=1), axis=0) / 512 + eps) * tl.load(norm_ptr + channel).to(tl.float32)
+    x = (
+        x
+        * tl.rsqrt(tl.sum(tl.sum(x * x, axis=1), axis=0) / 512 + eps)
+        * tl.load(norm_ptr + channel).to(tl.float32)
+    )
     x = _rotate_last_group(x, factor_ptr + row * 64, 8)
     _insert_kv(x, tl.load(slot_ptr + row), codes_ptr, bf16_ptr, bytes_ptr, page_stride, PAGE)
 
@@ -242,7 +249,12 @@ def q_norm_rope(q: torch.Tensor, factors: torch.Tensor, eps: float, *, norm: boo
 
 
 def kv_norm_rope_insert(
-    pool: PagedKV, slots: torch.Tensor, kv: torch.Tensor, norm: torch.Tensor, factors: torch.Tensor, eps: float
+    pool: PagedKV,
+    slots: torch.Tensor,
+    kv: torch.Tensor,
+    norm: torch.Tensor,
+    factors: torch.Tensor,
+    eps: float,
 ) -> None:
     """Normalise, rotate, quantise and store one entry per request in one launch.
 
@@ -261,7 +273,9 @@ def kv_norm_rope_insert(
     )  # fmt: skip
 
 
-def _save(kv_gate: torch.Tensor, position: torch.Tensor, w: CompressorWeights, state: CompressorState) -> None:
+def _save(
+    kv_gate: torch.Tensor, position: torch.Tensor, w: CompressorWeights, state: CompressorState
+) -> None:
     _save_partial_state_kernel[(kv_gate.shape[0],)](
         kv_gate, w.ape, position, state.kv, state.score,
         RATIO=w.ratio, WIDTH=w.ape.shape[1], OVERLAP=w.overlap, num_warps=4,
@@ -277,7 +291,8 @@ def compress_insert(
     Args:
         kv_gate: [B, 2 * coff * 512] f32, the compressor's projection.
         position: [B] int64.
-        w, state: of the compressor; the state is updated.
+        w: the compressor's weights.
+        state: its partial groups, updated.
         pool: destination of entries.
         slots: [B] int64.
         factors: [B, 32] complex64, at the group's start.
@@ -333,8 +348,7 @@ def silu_mul_clamp(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
     rows, width = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((rows, width), dtype=torch.bfloat16, device=gate_up.device)
     block = 1024
-    _silu_mul_clamp_kernel[(rows, triton.cdiv(width, block))](gate_up, out, width, limit, BLOCK=block, num_warps=4)
+    _silu_mul_clamp_kernel[(rows, triton.cdiv(width, block))](
+        gate_up, out, width, limit, BLOCK=block, num_warps=4
+    )
     return out
-
-
-assert page_bytes(64) % 4 == 0 and page_bytes(2) % 2 == 0  # what the typed views above rely on

@@ -26,7 +26,9 @@ def rope_table(kind: LayerKind, positions: int, device: torch.device) -> torch.T
     freqs = base ** (-torch.arange(0, ROPE_DIM, 2, dtype=torch.float64) / ROPE_DIM)
     if kind is not LayerKind.SWA:
 
-        def pair_turning(times: float) -> float:  # the pair that makes `times` turns over the original context
+        def pair_turning(
+            times: float,
+        ) -> float:  # the pair that makes `times` turns over the original context
             return ROPE_DIM * math.log(_YARN_ORIGINAL / (times * 2 * math.pi)) / (2 * math.log(base))
 
         low = max(math.floor(pair_turning(_YARN_FAST)), 0)
@@ -48,7 +50,7 @@ def rotate_(x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
         ``x``.
     """
     tail = x[..., -ROPE_DIM:]
-    pairs = torch.view_as_complex(tail.float().unflatten(-1, (-1, 2)))
+    pairs = torch.view_as_complex(tail.float().reshape(*tail.shape[:-1], ROPE_DIM // 2, 2))
     factors = factors.view(factors.shape[0], *[1] * (x.dim() - 2), ROPE_DIM // 2)
     tail.copy_(torch.view_as_real(pairs * factors).flatten(-2))
     return x
@@ -73,4 +75,5 @@ def clamped_swiglu(gate_up: torch.Tensor, limit: float) -> torch.Tensor:
         [M, I] bf16.
     """
     gate, up = gate_up.float().chunk(2, dim=-1)
-    return (torch.nn.functional.silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)).bfloat16()
+    gate = gate.clamp(max=limit)
+    return (gate * torch.sigmoid(gate) * up.clamp(-limit, limit)).bfloat16()

@@ -57,7 +57,7 @@ def as_cuda_graph(step: Step, warmup: int = 3) -> Step:
     """
     if not torch.cuda.is_available():
         raise HtaDsv4Error("launch=cuda_graph needs a CUDA device; use launch=eager here")
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(warmup):
@@ -107,7 +107,8 @@ def as_compiled(step: Step, backend: str = "inductor") -> tuple[Step, CompileRep
             compiled()
         except dynamo.exc.TorchDynamoException as error:
             reason = str(error).strip().splitlines()[0]
-            raise HtaDsv4Error(f"launch=compile: torch.compile failed: {reason}; use launch=eager or cuda_graph") from error
+            remedy = "use launch=eager or cuda_graph"
+            raise HtaDsv4Error(f"launch=compile: torch.compile failed: {reason}; {remedy}") from error
     report = CompileReport(
         graphs=int(counters["stats"]["unique_graphs"]),
         operators=int(counters["stats"]["calls_captured"]),

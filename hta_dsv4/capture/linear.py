@@ -50,7 +50,8 @@ def random_linear(n: int, k: int, gemm: Gemm, generator: torch.Generator, groups
     """Random weights of variance 1/k, in the format ``gemm`` asks for.
 
     Args:
-        n, k: outputs and inputs, multiples of 128.
+        n: outputs, a multiple of 128.
+        k: inputs, a multiple of 128.
         gemm: number format.
         generator: its device is where the weights live.
         groups: independent products.

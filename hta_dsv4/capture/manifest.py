@@ -153,7 +153,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         part.replace(path)
     except OSError as error:
         part.unlink(missing_ok=True)
-        raise HtaDsv4Error(f"{path}: cannot write ({error.strerror or error}); choose another --out or free space") from error
+        reason = error.strerror or error
+        raise HtaDsv4Error(f"{path}: cannot write ({reason}); choose another --out or free space") from error
 
 
 def write_manifest(trace: Path, manifest: Manifest) -> Path:

@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 from hta_dsv4.capture.environment import device_facts, git_commit, query_driver, software_versions
 from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, Timing, manifest_path, stem, write_manifest
 from hta_dsv4.capture.scopes import profiler_on
-from hta_dsv4.capture.tracefile import Summary, keep_trace
+from hta_dsv4.capture.tracefile import Slim, Summary, keep_trace
 from hta_dsv4.errors import HtaDsv4Error
 
 _PROFILER_WARMUP = 2  # steps with the profiler on and not recorded: its first launches are slow
@@ -69,7 +69,8 @@ class DecodeCapture:
         baseline: unprofiled steps to time.
         with_stack: record Python stacks (large).
         record_shapes: record operator input shapes.
-        slim: drop what no reader uses (see :func:`~hta_dsv4.capture.tracefile.keep_trace`).
+        slim: ``"all"`` drops what no reader uses, ``"flows"`` the arrows from launch to kernel too
+            (see :func:`~hta_dsv4.capture.tracefile.keep_trace`).
         require_cuda: refuse to run without a GPU; a trace of the CPU alone holds no activity.
         details: further :class:`~hta_dsv4.capture.manifest.Manifest` fields (config, switches, notes, ...).
 
@@ -88,7 +89,7 @@ class DecodeCapture:
         baseline: int = 10,
         with_stack: bool = False,
         record_shapes: bool = True,
-        slim: bool = False,
+        slim: Slim = "",
         require_cuda: bool = True,
         details: Mapping[str, Any] | None = None,
     ) -> None:
@@ -102,7 +103,9 @@ class DecodeCapture:
         if require_cuda and not self.cuda:
             raise HtaDsv4Error(no_cuda_message())
         if profiler_on():
-            raise HtaDsv4Error("a torch profiler is already running in this process: stop it before capturing")
+            raise HtaDsv4Error(
+                "a torch profiler is already running in this process: stop it before capturing"
+            )
         out = Path(out)
         self.out = out if out.suffix in (".json", ".gz") else out.with_name(out.name + TRACE_SUFFIX)
         _check_writable(self.out)
@@ -167,7 +170,9 @@ class DecodeCapture:
         if self._count == timed_until:
             self._running = True
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "clears events at the end of each cycle": one cycle is all we want
+                warnings.simplefilter(
+                    "ignore"
+                )  # "clears events at the end of each cycle": one cycle is all we want
                 self._profile.start()
         elif self._count > timed_until:
             self._profile.step()
@@ -199,14 +204,14 @@ class DecodeCapture:
 
     def _start_clock(self) -> None:
         if self.cuda:
-            self._begin = torch.cuda.Event(enable_timing=True)
+            self._begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             self._begin.record()
         self._began = time.perf_counter()
 
     def _stop_clock(self) -> float:
         """Milliseconds since the clock was started: by CUDA events while unprofiled, else by the host's clock."""
         if self.cuda and self._count <= self.warmup + self.baseline:
-            end = torch.cuda.Event(enable_timing=True)
+            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             end.record()
             self._wait()
             return float(self._begin.elapsed_time(end))
@@ -217,7 +222,9 @@ class DecodeCapture:
         try:
             finished.export_chrome_trace(str(self._raw))
         except (OSError, RuntimeError) as error:
-            raise HtaDsv4Error(f"{self.out}: the profiler could not write its file ({error}); free disk space") from error
+            raise HtaDsv4Error(
+                f"{self.out}: the profiler could not write its file ({error}); free disk space"
+            ) from error
 
     def _finish(self) -> None:
         summary = keep_trace(self._raw, self.out, slim=self.slim)
@@ -279,7 +286,12 @@ def capture_decode(
 
     Args:
         fn: decodes once: eager code, a compiled callable, or a CUDA graph's ``replay``.
-        steps, warmup, variant, concurrency, out, baseline: see :class:`DecodeCapture`.
+        steps: steps to record.
+        warmup: steps before anything is measured.
+        variant: label.
+        concurrency: requests decoded by one step.
+        out: file name of the trace.
+        baseline: unprofiled steps to time.
         companion: the same step launched eagerly. Kernels of a replayed graph carry no operator and no scope; this
             second trace, ``<name>.eager.trace.json.gz``, tells what asked for each of them.
         progress: told what happens, one short line each.
@@ -339,4 +351,6 @@ def _check_writable(out: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise HtaDsv4Error(f"{out}: cannot write there ({error.strerror or error}); choose another --out") from error
+        raise HtaDsv4Error(
+            f"{out}: cannot write there ({error.strerror or error}); choose another --out"
+        ) from error

@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hta_dsv4.capture.manifest import write_atomically
 from hta_dsv4.errors import HtaDsv4Error
 
 Event = dict[str, Any]
+Slim = Literal["", "all", "flows"]
 
 _TEXT = "\ue000"  # marks a number carried as text; a private-use character no trace contains
 _TEXT_NUMBER = re.compile(f'"{_TEXT}([^"]*)"')
@@ -55,11 +56,12 @@ class Summary:
     removed: tuple[str, ...]
 
 
-def keep_trace(raw: Path, out: Path, *, slim: bool = False) -> Summary:
+def keep_trace(raw: Path, out: Path, *, slim: Slim = "") -> Summary:
     """Clean the profiler's file and write it under its final name.
 
-    Host name, user name and user paths are replaced; with ``slim`` also bookkeeping arguments that no reader uses
-    and host events that launched nothing are dropped (a step of 6,000 launches shrinks to a third).
+    Host name, user name and user paths are replaced. ``slim="all"`` also drops bookkeeping arguments that no
+    reader uses and host events that launched nothing; ``"flows"`` drops the flow arrows from launch to kernel too,
+    a fifth of what is left, which repeat what the correlation says.
 
     Args:
         raw: what the profiler exported, JSON.
@@ -72,7 +74,9 @@ def keep_trace(raw: Path, out: Path, *, slim: bool = False) -> Summary:
     try:
         trace = json.loads(raw.read_text(encoding="utf-8"), parse_float=_exact)
     except OSError as error:
-        raise HtaDsv4Error(f"{out}: the profiler's file {raw} cannot be read ({error.strerror or error})") from error
+        raise HtaDsv4Error(
+            f"{out}: the profiler's file {raw} cannot be read ({error.strerror or error})"
+        ) from error
     except ValueError as error:
         raise HtaDsv4Error(
             f"{out}: the profiler wrote a broken file ({error}); is the disk full? Free space or choose another --out"
@@ -81,11 +85,13 @@ def keep_trace(raw: Path, out: Path, *, slim: bool = False) -> Summary:
     removed = [_hide(trace, events, out)]
     summary_events = _linked(events)
     if slim:
-        trace["traceEvents"] = events = _slim(events, summary_events)
+        trace["traceEvents"] = events = _slim(events, summary_events, flows=slim != "flows")
         removed.append(
             "slimmed: host operators and calls that launched nothing on the GPU, and the arguments "
             + ", ".join(_BOOKKEEPING)
         )
+        if slim == "flows":
+            removed.append("flow arrows from launch to kernel; the correlation of each says the same")
     body = _dump(trace)
     if out.suffix == ".gz":
         buffer = BytesIO()
@@ -134,7 +140,8 @@ def private_names() -> list[tuple[re.Pattern[str], str]]:
     """
     paths = sysconfig.get_paths()
     folders = {paths["purelib"], paths["platlib"], paths["stdlib"], os.getcwd()}
-    found = [(re.compile(re.escape(f.rstrip("/") + "/")), "") for f in sorted(folders, key=len, reverse=True) if len(f) > 1]
+    longest_first = sorted((f.rstrip("/") + "/" for f in folders if len(f) > 1), key=len, reverse=True)
+    found = [(re.compile(re.escape(f)), "") for f in longest_first]
     found.append((re.compile(re.escape(str(Path.home())) + r"(?=/|$)"), "~"))
     try:
         user = getpass.getuser()
@@ -167,7 +174,11 @@ def _hide(trace: dict[str, Any], events: Iterable[Event], out: Path) -> str:
         trace["host_name"] = "host"
     for event in events:
         # Kernels, operators and launches are named by libraries; only these kinds carry names of the machine.
-        if event.get("ph") == "M" or event.get("cat") in ("python_function", "user_annotation", "gpu_user_annotation"):
+        if event.get("ph") == "M" or event.get("cat") in (
+            "python_function",
+            "user_annotation",
+            "gpu_user_annotation",
+        ):
             event["name"] = clean(event.get("name", ""))
             if "args" in event:
                 event["args"] = clean(event["args"])
@@ -196,7 +207,7 @@ def _linked(events: Iterable[Event]) -> _Links:
     return _Links(activities, {c: e for c, e in calls.items() if c in wanted})
 
 
-def _slim(events: Iterable[Event], links: _Links) -> list[Event]:
+def _slim(events: Iterable[Event], links: _Links, flows: bool) -> list[Event]:
     starts: dict[Any, list[int]] = defaultdict(list)
     for call in links.launches.values():
         starts[call.get("tid")].append(_ns(call["ts"]))
@@ -210,30 +221,36 @@ def _slim(events: Iterable[Event], links: _Links) -> list[Event]:
         return at < len(times) and times[at] <= first + _ns(event.get("dur", 0))
 
     kept: list[Event] = []
-    flows: list[Event] = []
+    arrows: list[Event] = []
     alive = set(links.launches)
     for event in events:
         category = event.get("cat")
         args = event.get("args", {})
         if category in ("cpu_op", "python_function") and not launched(event):
             continue
-        if category in _LAUNCH and args.get("correlation") not in alive and "ynchronize" not in event.get("name", ""):
+        if (
+            category in _LAUNCH
+            and args.get("correlation") not in alive
+            and "ynchronize" not in event.get("name", "")
+        ):
             continue
         if category == "ac2g":
-            if event.get("id") in alive:
-                flows.append(event)
+            if flows and event.get("id") in alive:
+                arrows.append(event)
             continue
         for key in _BOOKKEEPING:
             args.pop(key, None)
         kept.append(event)
-    return kept + flows
+    return kept + arrows
 
 
 def _scopes(events: Iterable[Event], links: _Links) -> dict[str, int]:
     """Summed activity time per innermost annotation around the launch; ``layer.N/`` is cut off."""
     ranges: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
     for event in events:
-        if event.get("cat") == "user_annotation" and not str(event.get("name", "")).startswith("ProfilerStep"):
+        if event.get("cat") == "user_annotation" and not str(event.get("name", "")).startswith(
+            "ProfilerStep"
+        ):
             first = _ns(event["ts"])
             ranges[event.get("tid")].append((first, first + _ns(event.get("dur", 0)), event["name"]))
     for spans in ranges.values():

@@ -109,7 +109,9 @@ def random_weights(
     """
     draw = _Draw(config, switches, generator)
     experts = [
-        random_experts(config.experts, config.hidden, config.moe_inter, device=draw.device, generator=generator)
+        random_experts(
+            config.experts, config.hidden, config.moe_inter, device=draw.device, generator=generator
+        )
         for _ in range(sets_per_kind)
     ]
     sets: dict[tuple[LayerKind, int], LayerWeights] = {}

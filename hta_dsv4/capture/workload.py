@@ -163,7 +163,9 @@ class DecodeStep:
             extra, index = pools[kind][seen[kind] % len(pools[kind])]
             seen[kind] += 1
             index_state = random_state(w.indexer.compressor, B, generator) if w.indexer else None
-            caches.append(LayerCache(swa, extra, index, random_state(w.compressor, B, generator), index_state))
+            caches.append(
+                LayerCache(swa, extra, index, random_state(w.compressor, B, generator), index_state)
+            )
         return tuple(caches)
 
     def __call__(self) -> torch.Tensor:
@@ -227,7 +229,9 @@ class DecodeStep:
 
     def _layer(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
         w, name = self.weights.layers[layer], f"layer.{layer}"
-        y, post, comb = self._mhc_pre(x, self.weights.mhc_attn[layer], w.attn_norm, f"{name}/mhc_pre/attention")
+        y, post, comb = self._mhc_pre(
+            x, self.weights.mhc_attn[layer], w.attn_norm, f"{name}/mhc_pre/attention"
+        )
         y = self._attention(layer, y, meta)
         with scope(f"{name}/mhc_post/attention"):
             x = mhc_post(y, x, post, comb, variant=self.switches.mhc)
@@ -253,7 +257,7 @@ class DecodeStep:
         rope, fused = "swa" if kind is LayerKind.SWA else "c4", self.switches.glue == "fused"
         B = x.shape[0]
         with scope(f"{name}/attention/q_kv_proj"):
-            q_a, kv = w.wqkv_a(x).split([c.q_lora, HEAD_DIM], dim=1)
+            q_a, kv = torch.split(w.wqkv_a(x), [c.q_lora, HEAD_DIM], dim=1)
             q_lora = F.rms_norm(q_a, (c.q_lora,), w.q_norm, c.rms_eps)
             q = w.wq_b(q_lora).view(B, c.heads, HEAD_DIM)
             if fused:
@@ -283,7 +287,10 @@ class DecodeStep:
                     write_kv(cache.extra, write, rotate_(entry, start))
             slots, length = meta.c128_slots, meta.c128_length
         if w.indexer is not None:
-            slots, length = self._indexer(w.indexer, cache, x, q_lora, meta, f"{name}/indexer"), meta.c4_topk_length
+            slots, length = (
+                self._indexer(w.indexer, cache, x, q_lora, meta, f"{name}/indexer"),
+                meta.c4_topk_length,
+            )
         with scope(f"{name}/attention/core"):
             out, _ = sparse_mla_decode(
                 q[:, None], cache.swa, meta.swa_slots, topk_length=meta.swa_length,
@@ -296,7 +303,13 @@ class DecodeStep:
             return w.wo_b(w.wo_a(out.reshape(B, c.o_groups, -1)).reshape(B, -1))
 
     def _indexer(
-        self, w: IndexerWeights, cache: LayerCache, x: torch.Tensor, q_lora: torch.Tensor, meta: Metadata, name: str
+        self,
+        w: IndexerWeights,
+        cache: LayerCache,
+        x: torch.Tensor,
+        q_lora: torch.Tensor,
+        meta: Metadata,
+        name: str,
     ) -> torch.Tensor:
         """Slots of the selected entries, [B, 1, topk] int32."""
         c, B, fused = self.config, x.shape[0], self.switches.glue == "fused"
