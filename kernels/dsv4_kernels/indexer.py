@@ -130,12 +130,16 @@ def indexer_logits(
         "q", q, (torch.float8_e4m3fn, torch.bfloat16), ("B", INDEX_HEADS, INDEX_DIM), device=cache.data.device
     )
     _expect.tensor("weights", weights, torch.float32, (batch, INDEX_HEADS), device=q.device)
-    _, max_pages = _expect.tensor("page_table", page_table, torch.int32, (batch, "max_pages"), device=q.device)
+    _, max_pages = _expect.tensor(
+        "page_table", page_table, torch.int32, (batch, "max_pages"), device=q.device
+    )
     _expect.tensor("lengths", lengths, torch.int32, (batch,), device=q.device)
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk: expected a positive number of requests or None, got {chunk}")
     if batch == 0 or max_pages == 0:
-        raise ValueError(f"page_table: expected at least one request and one page, got [{batch}, {max_pages}]")
+        raise ValueError(
+            f"page_table: expected at least one request and one page, got [{batch}, {max_pages}]"
+        )
     chosen = _expect.fast_form(variant, "triton", "torch_fp32", q.device)
     if chosen == "triton":
         return logits_triton(q, cache.data, weights, page_table, lengths)
@@ -172,7 +176,9 @@ def indexer_topk(
     _expect.choice("variant", variant, TOPK_VARIANTS)
     batch, max_pages = _expect.tensor("page_table", page_table, torch.int32, ("B", "max_pages"))
     if batch == 0 or max_pages == 0:
-        raise ValueError(f"page_table: expected at least one request and one page, got [{batch}, {max_pages}]")
+        raise ValueError(
+            f"page_table: expected at least one request and one page, got [{batch}, {max_pages}]"
+        )
     _expect.tensor("logits", logits, torch.float32, (batch, max_pages * PAGE_SIZE), device=page_table.device)
     _expect.tensor("lengths", lengths, torch.int32, (batch,), device=page_table.device)
     if topk < 1:

@@ -46,7 +46,12 @@ def logits_torch(
         return _logits_rows(q, data, weights, page_table, lengths, dtype)
     rows = [
         _logits_rows(
-            q[i : i + step], data, weights[i : i + step], page_table[i : i + step], lengths[i : i + step], dtype
+            q[i : i + step],
+            data,
+            weights[i : i + step],
+            page_table[i : i + step],
+            lengths[i : i + step],
+            dtype,
         )
         for i in range(0, batch, step)
     ]

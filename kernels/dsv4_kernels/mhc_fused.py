@@ -237,9 +237,7 @@ def pre_fused(
     return y, post, comb
 
 
-def post_fused(
-    block: torch.Tensor, x: torch.Tensor, post: torch.Tensor, comb: torch.Tensor
-) -> torch.Tensor:
+def post_fused(block: torch.Tensor, x: torch.Tensor, post: torch.Tensor, comb: torch.Tensor) -> torch.Tensor:
     """Launch the kernel of ``mhc.mhc_post``, which has checked the arguments.
 
     Args:
@@ -255,9 +253,7 @@ def post_fused(
     out = torch.empty_like(x)
     block_d = min(1024, triton.next_power_of_2(dim))
     kernel: Any = _mhc_post_kernel
-    kernel[(tokens, triton.cdiv(dim, block_d))](
-        block, x, post, comb, out, dim, BLOCK_D=block_d, num_warps=4
-    )
+    kernel[(tokens, triton.cdiv(dim, block_d))](block, x, post, comb, out, dim, BLOCK_D=block_d, num_warps=4)
     return out
 
 

@@ -52,7 +52,9 @@ class Fp4Experts:
         experts, hidden, half = _expect.tensor("w2", self.w2, torch.uint8, ("E", "D", "I//2"))
         inter = 2 * half
         if experts == 0 or hidden == 0 or hidden % 64 or inter == 0 or inter % 64:
-            raise ValueError(f"w2: expected E > 0, D and I positive multiples of 64, got D {hidden}, I {inter}")
+            raise ValueError(
+                f"w2: expected E > 0, D and I positive multiples of 64, got D {hidden}, I {inter}"
+            )
         device = self.w2.device
         _expect.tensor("w13", self.w13, torch.uint8, (experts, 2 * inter, hidden // 2), device=device)
         _expect.tensor("s13", self.s13, scale_dtype, (experts, 2 * inter, hidden // block), device=device)
@@ -100,7 +102,9 @@ def quantize_experts(w13: torch.Tensor, w2: torch.Tensor, format: str = "mxfp4")
         ValueError: The format is unknown or the shapes do not fit each other.
     """
     if w13.dim() != 3 or w2.dim() != 3:
-        raise ValueError(f"w13, w2: expected [E, 2*I, D] and [E, D, I], got {list(w13.shape)}, {list(w2.shape)}")
+        raise ValueError(
+            f"w13, w2: expected [E, 2*I, D] and [E, D, I], got {list(w13.shape)}, {list(w2.shape)}"
+        )
     packed13, s13, g13 = fp4.quantize(w13, format)
     packed2, s2, g2 = fp4.quantize(w2, format)
     return Fp4Experts(format, packed13, s13, packed2, s2, g13, g2)

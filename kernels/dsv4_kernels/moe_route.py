@@ -43,7 +43,9 @@ def _moe_route_kernel(
     kept = place < TOPK
     if HAS_HASH:
         ids = tl.load(hash_ptr + token * TOPK + place, mask=kept, other=0)
-        picked = tl.where(kept, _score(tl.load(logits_ptr + token * experts + ids, mask=kept, other=0.0)), 0.0)
+        picked = tl.where(
+            kept, _score(tl.load(logits_ptr + token * experts + ids, mask=kept, other=0.0)), 0.0
+        )
     else:
         expert = tl.arange(0, E_SPAN)
         inside = expert < experts
