@@ -96,12 +96,13 @@ class ByteStream:
             self.cut = f"the {self.container} data is corrupt ({_one_line(error)})"
             return b""
         self.out += len(data)
-        if self.out > RATIO_FREE and self.out > self.max_ratio * max(self.size, 1):
+        # A pipe has no size: nothing to compare with, nothing to report.
+        if self.size and self.out > RATIO_FREE and self.out > self.max_ratio * self.size:
             raise TraceError(
                 f"{self.path}: unpacks to more than {self.max_ratio:g} times its {self.size} bytes, which no "
                 "trace does; if it is genuine, raise max_ratio"
             )
-        if self.progress is not None:
+        if self.progress is not None and self.size:
             self.progress(min(self.raw.tell(), self.size), self.size)
         return data
 
@@ -241,7 +242,6 @@ def open_trace(
         raise TraceError(f"{path}: no such file; check the path") from error
     except OSError as error:
         raise TraceError(f"{path}: cannot be opened ({error.strerror}); check its permissions") from error
-    # A pipe has no size and cannot seek: the ratio and the progress need one, the reading does not.
     size = path.stat().st_size
     if size == 0 and path.is_file():
         raw.close()

@@ -28,7 +28,8 @@ from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.suspects import suspicious_durations
 from hta_dsv4.trace.tables import Builder, pids_as_text
 
-_RANK_IN_NAME = re.compile(r"(?:^|[^a-z])(?:rank[-_]?|TP-?)(\d+)(?=[^0-9]|$)", re.IGNORECASE)
+# vLLM writes rank0.<time>..., SGLang ...-TP-0...; a bare "tp2" is as often a world size and says nothing.
+_RANK_IN_NAME = (re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,6})(?!\d)"), re.compile(r"-TP-(\d{1,6})(?!\d)"))
 
 
 def read_trace(
@@ -152,8 +153,8 @@ def read_traces(
 
 def _rank_by_name(name: str, trace: Trace) -> Trace:
     """A file that does not say its rank gets the one in its name, where that has one."""
-    found = _RANK_IN_NAME.search(name)
-    if trace.meta.rank_known or not found or len(found.group(1)) > 6:
+    found = next((m for p in _RANK_IN_NAME if (m := p.search(name))), None)
+    if trace.meta.rank_known or not found:
         return trace
     rank = int(found.group(1))
     tables = []

@@ -15,7 +15,7 @@ import msgspec
 from hta_dsv4.errors import TraceError
 from hta_dsv4.trace.container import ByteStream, open_trace, pieces
 
-_FAULT = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?Infinity|-?NaN)|(,)(?=\s*[\]}])', re.DOTALL)
+_FAULT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?Infinity|-?NaN)|(,)(?=\s*[\]}])', re.DOTALL)
 _BAD_IN_STRING = re.compile(
     rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|(\\)|([\x00-\x1f])', re.DOTALL
 )  # group 1: a backslash that escapes nothing; group 2: a raw control character
