@@ -23,7 +23,8 @@ def quiet() -> Iterator[None]:
     logger.setLevel(ERROR + 1)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # pandas' own kind derives from it
+            for category in (DeprecationWarning, FutureWarning):  # pandas 3's kind derives from the first
+                warnings.simplefilter("ignore", category)
             yield
     finally:
         logger.setLevel(level)

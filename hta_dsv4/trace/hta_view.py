@@ -284,14 +284,14 @@ class HtaView:
     def _check(self, rank: int, *found: checks.Check) -> None:
         for check in found:
             for key, detail in check(self.frames[rank], self.symbols):
-                self._apply(rank, key, detail)
+                self._apply(rank, key, detail, depth=4)
 
-    def _apply(self, rank: int, key: str, detail: str) -> None:
-        """Refuses or warns, as the table of faults says."""
+    def _apply(self, rank: int, key: str, detail: str, depth: int = 3) -> None:
+        """Refuses or warns, as the table of faults says; ``depth`` frames up is who called the view."""
         text = message(key, f"{self.label}, rank {rank}", detail)
         if treatment(key) is Treatment.REFUSED:
             raise HtaFaultError(text)
-        warnings.warn(text, HtaFaultWarning, stacklevel=4)
+        warnings.warn(text, HtaFaultWarning, stacklevel=depth)
 
     def _known_launches(self, rank: int, known: tuple[str, ...], *, graphs: bool) -> pd.DataFrame:
         frame = checks.with_known_launches(self.frames[rank], self.symbols, known, graphs=graphs)

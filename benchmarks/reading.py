@@ -1,0 +1,231 @@
+"""How long and how much memory reading a decode trace takes, ours against HTA's default loader and raw parsers.
+
+Every measurement is a fresh process that imports its library, notes time and memory, reads the file once and
+reports; libraries alternate, so a slow minute hits all of them. The trace is generated (see ``generate``), so
+each table's kernel time is compared with the exact total as well.
+
+    python -m benchmarks.reading                       # 60,000 kernels, three rounds
+    python -m benchmarks.reading --size 228000 --rounds 1
+    python -m benchmarks.reading --trace FILE          # a trace of your own, without the exactness column
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import logging
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+KERNELS_PER_STEP = 6000
+FIGURES = ("seconds", "cpu_seconds", "peak_mb", "over_import_mb")
+Read = Callable[[str], "tuple[int, float] | None"]
+
+
+def _ours(cpu: bool, bridge: bool = False) -> Read:
+    from hta_dsv4.trace import activities as col
+    from hta_dsv4.trace.hta import to_hta
+    from hta_dsv4.trace.reader import read_trace
+
+    if bridge:
+        import hta.trace_analysis  # noqa: F401  (its import is no part of reading)
+
+    def read(path: str) -> tuple[int, float]:
+        trace = read_trace(path, cpu=cpu)
+        if bridge:
+            frame = to_hta(trace).trace.traces[0]
+            assert len(frame) == len(trace.activities) + int(trace.events[col.CATEGORY].ne("Trace").sum())
+        kernels = trace.activities[trace.activities[col.KIND].eq(col.KERNEL)]
+        return len(kernels), int(kernels[col.DUR_NS].sum()) / 1000
+
+    return read
+
+
+def _hta(*, all_steps: bool) -> Read:
+    from hta.common.trace import Trace
+
+    logging.getLogger("hta").setLevel(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+
+    def read(path: str) -> tuple[int, float]:
+        trace = Trace({0: path})
+        trace.load_traces(include_last_profiler_step=all_steps)
+        frame = trace.traces[0]
+        kernels = frame[frame["cat"].eq(trace.symbol_table.get_sym_id_map()["kernel"])]
+        return len(kernels), float(kernels["dur"].sum())
+
+    return read
+
+
+def _orjson() -> Read:
+    import orjson
+
+    def read(path: str) -> tuple[int, float]:
+        with gzip.open(path) if path.endswith(".gz") else open(path, "rb") as file:
+            events = orjson.loads(file.read())["traceEvents"]
+        durations = [e["dur"] for e in events if e.get("cat") == "kernel"]
+        return len(durations), sum(durations)
+
+    return read
+
+
+def _gunzip(module: str) -> Read:
+    opener: Any = gzip.open
+    if module == "isal":
+        from isal import igzip
+
+        opener = igzip.open
+
+    def read(path: str) -> None:
+        with opener(path) if path.endswith(".gz") else open(path, "rb") as file:
+            while file.read(1 << 20):
+                pass
+
+    return read
+
+
+#: name -> (what it is, a function that imports what it needs and returns the reader). The first is the yardstick.
+READERS: dict[str, tuple[str, Callable[[], Read]]] = {
+    "hta": ("HTA, default load", lambda: _hta(all_steps=False)),
+    "hta-steps": ("HTA, last step kept", lambda: _hta(all_steps=True)),
+    "kernels": ("kernel table (`cpu=False`)", lambda: _ours(cpu=False)),
+    "full": ("with launches, ops, annotations", lambda: _ours(cpu=True)),
+    "bridge": ("the same, and as HTA's Trace", lambda: _ours(cpu=True, bridge=True)),
+    "orjson": ("orjson, whole file", _orjson),
+    "gunzip": ("gunzip alone, zlib", lambda: _gunzip("zlib")),
+    "isal": ("gunzip alone, isal", lambda: _gunzip("isal")),
+}
+
+
+def _memory(key: str) -> float:
+    """Resident memory in MB: VmRSS is now, VmHWM the peak of this process alone (ru_maxrss keeps the parent's)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024 / 1e6
+    raise RuntimeError(f"/proc/self/status has no {key}: this benchmark needs Linux")
+
+
+def measure(name: str, path: str) -> dict[str, Any]:
+    """Read once, in this process.
+
+    Args:
+        name: a key of :data:`READERS`.
+        path: the trace.
+
+    Returns:
+        ``seconds`` and ``cpu_seconds`` (all threads; both without imports), ``peak_mb``, ``over_import_mb``
+        (peak over memory after imports),
+        ``kernels`` and ``kernel_us`` where the reader gives them.
+    """
+    read = READERS[name][1]()
+    idle = _memory("VmRSS")
+    start, start_cpu = time.perf_counter(), time.process_time()
+    found = read(path)
+    seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    peak = _memory("VmHWM")
+    kernels, kernel_us = found or (None, None)
+    return {
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "peak_mb": peak,
+        "over_import_mb": peak - idle,
+        "kernels": kernels,
+        "kernel_us": kernel_us,
+    }
+
+
+def _in_a_process(name: str, path: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "benchmarks.reading", "--one", name, "--trace", str(path.resolve())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{name} failed on {path}:\n{done.stderr.strip()}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def compare(path: Path, names: list[str], rounds: int, exact_us: float | None) -> str:
+    """Measure every reader ``rounds`` times, alternating, and give the medians as a Markdown table.
+
+    Args:
+        path: the trace.
+        names: keys of :data:`READERS`.
+        rounds: processes per reader.
+        exact_us: the kernel time the file holds, where known.
+    """
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    for _ in range(rounds):
+        for name in names:
+            results[name].append(_in_a_process(name, path))
+    lines = [
+        "| reader | s | CPU s | peak MB | over imports MB | times faster than HTA | by CPU time "
+        "| share of HTA's memory | kernel time |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    middle = {
+        name: {key: statistics.median(run[key] for run in runs) for key in FIGURES}
+        for name, runs in results.items()
+    }
+    base = middle[names[0]]
+    for name, m in middle.items():
+        found = results[name][0]["kernel_us"]
+        exact = "-"
+        if found is not None and exact_us is not None:
+            exact = "exact" if abs(found - exact_us) < 5e-4 else f"{100 * (found / exact_us - 1):+.2f} %"
+        lines.append(
+            f"| {READERS[name][0]} | {m['seconds']:.2f} | {m['cpu_seconds']:.2f} "
+            f"| {m['peak_mb']:.0f} | {m['over_import_mb']:.0f} "
+            f"| {base['seconds'] / m['seconds']:.1f} | {base['cpu_seconds'] / m['cpu_seconds']:.1f} "
+            f"| {m['peak_mb'] / base['peak_mb']:.2f} | {exact} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare trace readers; prints a Markdown table.")
+    parser.add_argument("--size", type=int, default=60_000, help="kernels in the generated trace")
+    parser.add_argument("--rounds", type=int, default=3, help="processes per reader")
+    parser.add_argument("--plain", action="store_true", help="do not gzip the generated trace")
+    parser.add_argument("--trace", type=Path, help="measure on this file instead of a generated one")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(READERS), help="these readers; the first is the yardstick"
+    )
+    parser.add_argument("--one", choices=list(READERS), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(measure(options.one, str(options.trace))))
+        return
+    names = options.only or list(READERS)
+    with tempfile.TemporaryDirectory() as folder:
+        path, exact_us = options.trace, None
+        if path is None:
+            from benchmarks.generate import Plan, generate
+
+            steps = max(1, round(options.size / KERNELS_PER_STEP))
+            path = Path(folder) / ("decode.json" if options.plain else "decode.json.gz")
+            expected = generate(path, Plan(kernels_per_step=options.size // steps, steps=steps))
+            exact_us = expected.kernel_sum_ns / 1000
+            print(
+                f"{expected.kernels:,} kernels in {expected.steps} steps, {expected.events:,} events, ",
+                end="",
+            )
+        print(f"{path.stat().st_size / 1e6:.1f} MB on disk; Python {platform.python_version()}, ", end="")
+        print(
+            ", ".join(f"{p} {version(p)}" for p in ("traceinsight", "pandas", "msgspec", "orjson", "isal")),
+            end="",
+        )
+        print(f"; median of {options.rounds}\n")
+        print(compare(path, names, options.rounds, exact_us))
+
+
+if __name__ == "__main__":
+    main()
