@@ -32,7 +32,7 @@ MAX_CHARS = 2048
 _MAX_WORD = 96
 _CLONE = re.compile(r"\[clone [^\]\[]*\]|\.kd\b|\.(?:isra|constprop|part|cold)\.?\d*")
 _ANONYMOUS = re.compile(
-    r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::|\(anonymous namespace\)|<unnamed>|_global__n_1",
+    r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::|\(anonymous namespace\)|<unnamed>",
     re.IGNORECASE,
 )
 # humps: an acronym before a hump (RMS|Norm), an acronym with its digits (FP8, NVFP4), a hump or plain run, the rest
@@ -44,7 +44,7 @@ _FOLD_TERMS = (
     "mem_cpy", "mem_set", "arg_max", "arg_min", "arg_sort", "soft_plus", "de_quantize", "de_quant",
     "re_quant", "page_table", "block_table", "block_tables", "f_mha", "deep_ep", "split_kreduce",
     "intra_node", "inter_node", "nv_fp4", "mx_fp4", "mx_fp8", "mx_e2m1", "mx_e4m3", "si_lu", "ge_lu",
-    "swi_glu", "flash_mla", "flash_attention", "flash_attn", "q_kv", "cum_sum", "multi_mem", "n_gram",
+    "swi_glu", "flash_mla", "flash_attention", "flash_attn", "q_kv", "cum_sum", "multi_mem", "n_gram", "a2_a",
     "one_shot", "two_shot", "b_float16",
 )  # fmt: skip
 _FOLD = re.compile(r"_(" + "|".join(_FOLD_TERMS) + r")(?=_)")
@@ -118,7 +118,9 @@ def _demangle(name: str) -> str:
                 end += 1
             # A length beyond any identifier is a broken name, not a reason to fail.
             length = int(name[at:end]) if end - at <= 4 else 0
-            target.append(name[end : end + length])
+            identifier = name[end : end + length]
+            if not identifier.startswith("_GLOBAL__N_"):  # an anonymous namespace
+                target.append(identifier)
             at = end + length
             if not nested and target is path:
                 nested = True  # _Z<id>: what follows the one identifier is arguments
@@ -211,7 +213,7 @@ def normalise(name: str) -> Words:
     Returns:
         Its words; for an empty name every view is ``"_"`` and the text is empty.
     """
-    text = _ANONYMOUS.sub("", _CLONE.sub("", name[:MAX_CHARS])).strip()
+    text = _ANONYMOUS.sub("", _CLONE.sub("", name[:MAX_CHARS])).strip(" .")
     if text.startswith("_Z") and len(text) > 3 and (text[2] == "N" or text[2].isdigit()):
         text = _demangle(text)
     cute = _CUTE_DSL.match(text)
