@@ -465,6 +465,18 @@ def test_activities_alone(folder: Path) -> None:
     pd.testing.assert_frame_equal(view.kernel_breakdown()[1], whole.kernel_breakdown()[1])
 
 
+def test_salvaged_is_labelled(tmp_path: Path) -> None:
+    """A cut trace, salvaged -> a warning, and a label that every message carries."""
+    path = tmp_path / "cut.json"
+    generate(path, Plan(40, 2))
+    text = path.read_bytes()
+    path.write_bytes(text[: len(text) * 9 // 10])
+    with pytest.warns(HtaFaultWarning, match="every result is partial"):
+        view = to_hta(read_trace(path, salvage=True))
+    assert view.label.endswith("cut.json (partial)")
+    assert len(view.temporal_breakdown()) == 1
+
+
 def test_analysis_is_htas_own(folder: Path) -> None:
     """``view.analysis`` -> HTA's TraceAnalysis, whose other analyses run on the same frames."""
     analysis = view_of(folder / "eager.json").analysis

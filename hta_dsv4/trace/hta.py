@@ -10,6 +10,7 @@ HTA is imported on first use: it brings plotly and networkx with it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,4 +88,9 @@ def to_hta(traces: Trace | Sequence[Trace]) -> HtaView:
     for name in (*STATISTICS_LAUNCHES, GRAPH_LAUNCH, WINDOW):
         symbols.setdefault(name, len(symbols))
     label = str(traces[0].path if len(traces) == 1 else traces[0].path.parent)
+    if any(trace.partial for trace in traces):
+        label += " (partial)"
+        warnings.warn(
+            f"{label}: salvaged from a cut file, so every result is partial", HtaFaultWarning, stacklevel=2
+        )
     return HtaView(label, frames, symbols, meta)
