@@ -37,7 +37,7 @@ _ANONYMOUS = re.compile(
 )
 # humps: an acronym before a hump (RMS|Norm), an acronym with its digits (FP8, NVFP4), a hump or plain run, the rest
 _HUMPS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]{2,}\d+|[A-Z]?[a-z0-9]+|[A-Z]+|[^\W_a-zA-Z0-9]+")
-# Two-word spellings of one term, folded into one word; order matters only inside one alternation (longest first).
+# Two-word spellings of one term, folded into one word. Each is matched up to a word's end, so order is free.
 _FOLD_TERMS = (
     "all_to_all", "all_reduce", "all_gather", "reduce_scatter", "top_k", "top_p", "min_p", "rms_norm",
     "layer_norm", "qk_norm", "split_kv", "split_k", "soft_max", "mo_e", "kv_cache", "k_cache",
