@@ -1,0 +1,218 @@
+"""FP4 formats bit by bit, routing, and the experts in both forms against plain float64 arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import aot
+import decode_requests
+import pytest
+import torch
+from dsv4_kernels import fp4
+from dsv4_kernels.moe_fp4 import Fp4Experts, moe_fp4, quantize_experts, random_experts, route
+from dsv4_kernels.moe_grouped import max_blocks
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
+# Triton's interpreter cuts float32 to bfloat16 instead of rounding, here twice: the hidden values and the answer.
+TOLERANCE = {"torch": 5e-3, "triton": 1.2e-2}
+
+
+def plain_weights(packed: torch.Tensor, scales: torch.Tensor, overall: torch.Tensor | None) -> torch.Tensor:
+    """Dequantise in float64, nibble by nibble."""
+    table = torch.tensor(E2M1, dtype=torch.float64)
+    experts, rows, half = packed.shape
+    out = torch.empty(experts, rows, 2 * half, dtype=torch.float64)
+    out[..., 0::2] = table[(packed & 15).long()]
+    out[..., 1::2] = table[(packed >> 4).long()]
+    block = 2 * half // scales.shape[2]
+    numbers = torch.pow(2.0, scales.double() - 127) if scales.dtype == torch.uint8 else scales.double()
+    out *= numbers.repeat_interleave(block, dim=2)
+    return out if overall is None else out * overall.double()[:, None, None]
+
+
+def plain_moe(
+    x: torch.Tensor, experts: Fp4Experts, ids: torch.Tensor, weights: torch.Tensor, limit: float
+) -> torch.Tensor:
+    """The definition, pair by pair in float64."""
+    w13 = plain_weights(experts.w13, experts.s13, experts.g13)
+    w2 = plain_weights(experts.w2, experts.s2, experts.g2)
+    out = torch.zeros(x.shape, dtype=torch.float64)
+    for token in range(x.shape[0]):
+        for expert, weight in zip(ids[token].tolist(), weights[token].tolist(), strict=True):
+            gate, up = (w13[expert] @ x[token].double()).chunk(2)
+            gate = gate.clamp(max=limit)
+            hidden = gate / (1 + torch.exp(-gate)) * up.clamp(-limit, limit)
+            out[token] += weight * (w2[expert] @ hidden)
+    return out
+
+
+def test_every_byte_decodes() -> None:
+    """All 256 bytes -> the low nibble's value, then the high nibble's."""
+    packed = torch.arange(256, dtype=torch.uint8).view(1, 1, 256)
+    scales = torch.full((1, 1, 16), 128, dtype=torch.uint8)
+    got = fp4.dequantize(packed, scales, "mxfp4", torch.float32).view(256, 2)
+    want = torch.tensor([[2 * E2M1[b & 15], 2 * E2M1[b >> 4]] for b in range(256)])
+    assert torch.equal(got, want)
+
+
+@given(st.floats(-8, 8, width=32))
+def test_encode_rounds_to_nearest(value: float) -> None:
+    """Any number -> the nearest e2m1 value, 6 beyond 6, the even code at a midpoint."""
+    packed = fp4.encode_e2m1(torch.tensor([value, 0.0]))
+    code = int(packed[0]) & 15
+    held = max(-6.0, min(6.0, value))
+    distance = [abs(candidate - held) for candidate in E2M1]
+    assert distance[code] == min(distance)
+    if sum(candidate == min(distance) for candidate in distance[:8]) == 2:
+        assert code % 2 == 0
+
+
+def test_e8m0_ends() -> None:
+    """Bytes 0, 1, 127 and 254 -> 2^-127 (subnormal in float32), 2^-126, 1 and 2^127."""
+    stored = torch.tensor([0, 1, 127, 254], dtype=torch.uint8)
+    assert fp4.e8m0_values(stored).tolist() == [2.0**-127, 2.0**-126, 1.0, 2.0**127]
+
+
+@pytest.mark.parametrize("fmt", fp4.FORMATS)
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**16), exponent=st.integers(-20, 20))
+def test_quantise_stays_within_half_a_step(fmt: str, seed: int, exponent: int) -> None:
+    """Weights of any size -> each within half the widest code step (1) of its block's scale, none saturated."""
+    torch.manual_seed(seed)
+    weight = torch.randn(2, 3, 64) * 2.0**exponent
+    weight[0, 0] = 0
+    packed, scales, overall = fp4.quantize(weight, fmt)
+    got = plain_weights(packed, scales, overall)
+    step = plain_weights(torch.full_like(packed, 0x22), scales, overall)
+    # An e4m3 scale is itself rounded, so an NVFP4 block's largest values may lie 1/16 of 6 beyond its range.
+    bound = 1.0 if fmt == "mxfp4" else 1.0 + 6 / 16
+    floor = 0 if fmt == "mxfp4" else weight.abs().amax() / 448 / 2**9 * 6
+    assert torch.all((got - weight.double()).abs() <= bound * step + floor)
+    assert torch.all(got[0, 0] == 0)
+
+
+@pytest.mark.parametrize("variant", ["torch", "triton"])
+@settings(max_examples=15, deadline=None)
+@given(
+    tokens=st.integers(1, 5),
+    experts=st.sampled_from([6, 16, 40]),
+    biased=st.booleans(),
+    spread=st.sampled_from([1.0, 30.0]),
+    seed=st.integers(0, 2**16),
+)
+def test_route_matches_definition(
+    variant: str, tokens: int, experts: int, biased: bool, spread: float, seed: int
+) -> None:
+    """Logits from -100 to 100 -> chosen by biased score, weighted by the unbiased, summing to the factor."""
+    torch.manual_seed(seed)
+    logits = torch.randn(tokens, experts) * spread
+    bias = torch.randn(experts) if biased else None
+    ids, weights = route(logits, bias=bias, scaling=2.5, variant=variant)
+    score = torch.log1p(torch.exp(logits.double())).sqrt()
+    choice = score if bias is None else score + bias.double()
+    for token in range(tokens):
+        chosen = ids[token].long()
+        assert len(set(chosen.tolist())) == 6
+        want = torch.topk(choice[token], 6).values
+        torch.testing.assert_close(choice[token, chosen], want, rtol=1e-6, atol=1e-6)
+        picked = score[token, chosen]
+        torch.testing.assert_close(weights[token].double(), picked / picked.sum() * 2.5, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("variant", ["torch", "triton"])
+def test_hash_layers_keep_their_ids(variant: str) -> None:
+    """Ids from a table -> the same ids in the same order, weights from their scores."""
+    torch.manual_seed(1)
+    logits = torch.randn(3, 16)
+    table = torch.stack([torch.randperm(16)[:6] for _ in range(3)]).to(torch.int32)
+    ids, weights = route(logits, hash_ids=table, variant=variant)
+    picked = torch.log1p(logits.exp()).sqrt().gather(1, table.long())
+    assert torch.equal(ids, table)
+    torch.testing.assert_close(weights, picked / picked.sum(1, keepdim=True) * 1.5)
+
+
+@pytest.mark.parametrize("variant", ["torch", "triton"])
+@pytest.mark.parametrize("fmt", fp4.FORMATS)
+@settings(max_examples=4, deadline=None)
+@given(tokens=st.sampled_from([1, 3, 20]), topk=st.sampled_from([1, 3]), seed=st.integers(0, 2**16))
+def test_experts_match_definition(variant: str, fmt: str, tokens: int, topk: int, seed: int) -> None:
+    """Any routing, most experts idle or one crowded past a block of 16 -> the definition's answer."""
+    torch.manual_seed(seed)
+    experts = quantize_experts(torch.randn(5, 128, 128) * 0.3, torch.randn(5, 128, 64) * 0.3, fmt)
+    x = (torch.randn(tokens, 128) * 2).to(torch.bfloat16)
+    ids = torch.randint(0, 5, (tokens, topk), dtype=torch.int32)
+    if seed % 3 == 0:
+        ids[:, 0] = 4
+    weights = torch.rand(tokens, topk)
+    got = moe_fp4(x, experts, ids, weights, limit=2.0, variant=variant)
+    want = plain_moe(x, experts, ids, weights, 2.0)
+    assert float((got.double() - want).norm() / want.norm()) <= TOLERANCE[variant]
+
+
+def test_extreme_scales_are_exact() -> None:
+    """Block scales 2^-100 and 2^100 in one matrix -> the kernel's decode neither flushes nor overflows."""
+    torch.manual_seed(2)
+    experts = random_experts(1, 64, 64)
+    experts.s13[:, :, 0], experts.s13[:, :, 1] = 27, 227
+    x = torch.zeros(1, 64, dtype=torch.bfloat16)
+    x[:, :32], x[:, 32:] = 2.0**98, 2.0**-102
+    ids, weights = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1)
+    got = moe_fp4(x, experts, ids, weights, variant="triton")
+    want = plain_moe(x, experts, ids, weights, 10.0)
+    assert float((got.double() - want).norm() / want.norm()) <= TOLERANCE["triton"]
+
+
+@given(st.lists(st.integers(0, 31), min_size=1, max_size=300))
+def test_max_blocks_bounds_any_routing(ids: list[int]) -> None:
+    """Any ids -> the blocks of 16 they fill are at most the grid's."""
+    filled = sum(-(-ids.count(expert) // 16) for expert in set(ids))
+    assert filled <= max_blocks(len(ids), 32) <= len(ids)
+
+
+@pytest.mark.parametrize("fmt", fp4.FORMATS)
+def test_random_experts_keep_the_scale(fmt: str) -> None:
+    """Random bytes -> a product with unit inputs stays near unit size; bytes per expert are the format's."""
+    torch.manual_seed(3)
+    experts = random_experts(2, 512, 128, fmt)
+    weight = plain_weights(experts.w13, experts.s13, experts.g13)
+    assert 0.5 < float(weight.std()) * 512**0.5 < 2
+    per_weight = 0.5 + (1 / 32 if fmt == "mxfp4" else 1 / 16)
+    assert experts.expert_bytes == int(3 * 512 * 128 * per_weight)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda e, x, i, w: moe_fp4(x.float(), e, i, w), "x: expected a contiguous bfloat16"),
+        (lambda e, x, i, w: moe_fp4(x, e, i.long(), w), "ids: .*int32"),
+        (lambda e, x, i, w: moe_fp4(x, e, i, w[:, :1]), r"weights: .*\[2, 2\]"),
+        (lambda e, x, i, w: moe_fp4(x, e, i, w, variant="marlin"), "variant: expected one of auto, torch"),
+        (lambda e, x, i, w: moe_fp4(x, e, i, w, chunk=0), "chunk: expected a positive"),
+        (lambda e, x, i, w: Fp4Experts("fp4", e.w13, e.s13, e.w2, e.s2), "format: expected one of mxfp4"),
+        (lambda e, x, i, w: Fp4Experts("nvfp4", e.w13, e.s13, e.w2, e.s2), "s13: .*float8_e4m3fn"),
+        (lambda e, x, i, w: Fp4Experts("mxfp4", e.w13, e.s13, e.w2, e.s2, w), "g13: expected None"),
+        (lambda e, x, i, w: quantize_experts(w, w), r"w13, w2: expected \[E"),
+        (lambda e, x, i, w: fp4.quantize(torch.ones(1, 1, 40), "mxfp4"), "multiple of 32 for mxfp4, got 40"),
+        (lambda e, x, i, w: route(w, topk=3), "topk: expected"),
+        (lambda e, x, i, w: route(w, topk=2, hash_ids=i, bias=w[0]), "bias: expected None together"),
+    ],
+)
+def test_bad_argument_is_named(call: Any, named: str) -> None:
+    """One wrong argument -> a ValueError that names it and says what was expected."""
+    experts = random_experts(2, 64, 64)
+    x, ids, weights = torch.zeros(2, 64).bfloat16(), torch.zeros(2, 2, dtype=torch.int32), torch.ones(2, 2)
+    with pytest.raises(ValueError, match=named):
+        call(experts, x, ids, weights)
+
+
+def test_kernels_compile_without_spills() -> None:
+    """sm_90, sm_100 and sm_120 -> no spills, shared memory legal, tensor cores in the two products alone."""
+    requests = decode_requests.moe()
+    for request, made in zip(requests, aot.compile_all(requests), strict=True):
+        label = f"{request.kernel} sm_{request.target}: {made.error}"
+        assert not made.error, label
+        assert made.spills == 0, label
+        assert made.shared <= aot.SM120_SHARED_LIMIT, label
+        assert (made.tensor_core > 0) == ("gemm" in request.kernel), label
