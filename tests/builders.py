@@ -26,7 +26,9 @@ Number = int | float | str
 class KinetoTrace:
     """A trace under construction; every method that adds an event returns it, so it can be changed."""
 
-    def __init__(self, rank: int | None = 0, world_size: int = 1, device: str = "NVIDIA H200", **top: Any) -> None:
+    def __init__(
+        self, rank: int | None = 0, world_size: int = 1, device: str = "NVIDIA H200", **top: Any
+    ) -> None:
         self.top: dict[str, Any] = {
             "schemaVersion": 1,
             "deviceProperties": [{"id": 0, "name": device, "numSms": 132}],
@@ -40,7 +42,9 @@ class KinetoTrace:
 
     # -- single events ----------------------------------------------------------------------------------
 
-    def add(self, cat: str, name: str, ts: Number, dur: Number | None, pid: Any, tid: Any, **args: Any) -> dict[str, Any]:
+    def add(
+        self, cat: str, name: str, ts: Number, dur: Number | None, pid: Any, tid: Any, **args: Any
+    ) -> dict[str, Any]:
         """Any complete event; ``args`` that are ``None`` are left out."""
         event: dict[str, Any] = {"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts}
         if dur is not None:
@@ -83,7 +87,9 @@ class KinetoTrace:
         cat: str = "cuda_runtime", tid: Any = CPU_PID, pid: Any = CPU_PID, external_id: Any = None,
     ) -> dict[str, Any]:  # fmt: skip
         """A launch."""
-        return self.add(cat, name, ts, dur, pid, tid, **{"External id": external_id, "correlation": correlation})
+        return self.add(
+            cat, name, ts, dur, pid, tid, **{"External id": external_id, "correlation": correlation}
+        )
 
     def annotation(
         self, name: str, ts: Number, dur: Number, *, tid: Any = CPU_PID, pid: Any = CPU_PID, gpu: bool = False
@@ -105,7 +111,14 @@ class KinetoTrace:
         return self._ids
 
     def eager(
-        self, kernel: str, dur: Number, *, at: float, op: str | None = "aten::mm", delay: float = 20, **kw: Any
+        self,
+        kernel: str,
+        dur: Number,
+        *,
+        at: float,
+        op: str | None = "aten::mm",
+        delay: float = 20,
+        **kw: Any,
     ) -> int:
         """An op that launches one kernel ``delay`` us later; returns their id."""
         n = self.next_id()
@@ -115,7 +128,9 @@ class KinetoTrace:
         self.kernel(kernel, at + delay, dur, correlation=n, external_id=n if op else None, **kw)
         return n
 
-    def replay(self, kernels: Sequence[str], *, at: float, dur: float = 5, gap: float = 1, graph: int = 5) -> int:
+    def replay(
+        self, kernels: Sequence[str], *, at: float, dur: float = 5, gap: float = 1, graph: int = 5
+    ) -> int:
         """One ``cudaGraphLaunch`` and its kernels, one after another; returns the correlation they share."""
         n = self.next_id()
         self.launch(at, 20, correlation=n, name="cudaGraphLaunch")

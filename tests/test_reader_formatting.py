@@ -44,7 +44,9 @@ def spell(value: Any, rng: random.Random, blank: str, escape: bool) -> str:
         )
         return "{" + gap() + inner + gap() + "}"
     if isinstance(value, list):
-        return "[" + gap() + f"{gap()},{gap()}".join(spell(v, rng, blank, escape) for v in value) + gap() + "]"
+        return (
+            "[" + gap() + f"{gap()},{gap()}".join(spell(v, rng, blank, escape) for v in value) + gap() + "]"
+        )
     return json.dumps(value, ensure_ascii=escape)
 
 

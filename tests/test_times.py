@@ -33,7 +33,9 @@ def test_any_nanosecond_comes_back(rows):
 
 
 @given(st.lists(st.decimals(-(10**12), 10**12, allow_nan=False, allow_infinity=False), max_size=20))
-@example([Decimal("0.0005"), Decimal("0.0015"), Decimal("1.00050000000001"), Decimal("-0.0025"), Decimal("2.9995")])
+@example(
+    [Decimal("0.0005"), Decimal("0.0015"), Decimal("1.00050000000001"), Decimal("-0.0025"), Decimal("2.9995")]
+)
 def test_finer_digits_round_half_even_and_are_counted(values):
     """More than three decimals, or an exponent -> round half even, lost digits counted."""
     want = [round(Fraction(v) * 1000) for v in values]
@@ -52,7 +54,9 @@ def test_other_spellings_are_read(text, ns):
     assert to_ns([text]).ns.tolist() == [ns]
 
 
-@pytest.mark.parametrize("value", [None, "", "x", "NaN", "-Infinity", "1.2.3", "1-2", [1], {}, True, "1e30", "٣x", "--1", "."])
+@pytest.mark.parametrize(
+    "value", [None, "", "x", "NaN", "-Infinity", "1.2.3", "1-2", [1], {}, True, "1e30", "٣x", "--1", "."]
+)
 def test_what_is_no_time_is_not_ok(value):
     """No number, or none that fits int64 -> not ok, 0."""
     got = to_ns([value, "1"])

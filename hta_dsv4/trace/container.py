@@ -23,12 +23,14 @@ PIECE = 1 << 20  # bytes asked of the file at once; larger buys nothing, measure
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 ZIP_EMPTY = b"PK\x05\x06"
 _MAX_NESTING = 3
-_ISAL_ERROR: type[Exception] = isal_zlib.error
+_ISAL_ERROR = cast(type[Exception], isal_zlib.error)  # its stubs call the class an instance
 # What the unpackers raise on data they cannot read (zlib.error, a bad CRC, an encrypted or exotic zip entry).
 _UNPACKING = (zstandard.ZstdError, zipfile.BadZipFile, zlib.error, _ISAL_ERROR, OSError, RuntimeError)
 # Kineto JSON packs 10-40 times smaller; deflate cannot pass about 1,032. Only a bomb passes this by far.
 DEFAULT_MAX_RATIO = 400
-RATIO_FREE = 256 << 20  # bytes that may come out before the ratio is judged: padding in small files is harmless
+RATIO_FREE = (
+    256 << 20
+)  # bytes that may come out before the ratio is judged: padding in small files is harmless
 
 Progress = Callable[[int, int], None]
 
@@ -205,7 +207,9 @@ def members(path: Path) -> list[str]:
         with zipfile.ZipFile(path) as z:
             names = [i.filename for i in z.infolist() if not i.is_dir() and i.file_size]
     except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
-        raise TraceError(f"{path}: the zip archive cannot be read ({_one_line(error)}); copy it again") from error
+        raise TraceError(
+            f"{path}: the zip archive cannot be read ({_one_line(error)}); copy it again"
+        ) from error
     names = [n for n in names if not n.startswith("__MACOSX/") and not Path(n).name.startswith(".")]
     likely = [n for n in names if n.lower().endswith((".json", ".gz", ".zst", ".zstd", ".trace"))]
     return likely or names
@@ -252,7 +256,9 @@ def open_trace(
     except BaseException:
         raw.close()
         raise
-    return ByteStream(path, source, raw, size, "/".join(kinds) or "plain", max_ratio, progress, None, notes, member, lenient)
+    return ByteStream(
+        path, source, raw, size, "/".join(kinds) or "plain", max_ratio, progress, None, notes, member, lenient
+    )
 
 
 def _unwrap(
@@ -306,7 +312,9 @@ def _open_member(path: Path, raw: IO[bytes] | None, member: str | None) -> ByteS
     try:
         return zipfile.ZipFile(raw).open(member)
     except (KeyError, RuntimeError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise TraceError(f"{path}: entry {member} of the zip cannot be opened ({_one_line(error)})") from error
+        raise TraceError(
+            f"{path}: entry {member} of the zip cannot be opened ({_one_line(error)})"
+        ) from error
 
 
 def _one_line(error: BaseException) -> str:

@@ -185,10 +185,17 @@ class Collector:
         try:
             parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
         except msgspec.ValidationError:
-            self.note("entries of traceEvents that are no objects, ignored", bytes(raw)[:60].decode("utf-8", "replace"))
+            self.note(
+                "entries of traceEvents that are no objects, ignored",
+                bytes(raw)[:60].decode("utf-8", "replace"),
+            )
             return self._kind(ph="")
         untyped = msgspec.json.Decoder(float_hook=str)
-        values = {k: untyped.decode(v) for k, v in parts.items() if k in self._kind.__struct_fields__ and k != "args"}
+        values = {
+            k: untyped.decode(v)
+            for k, v in parts.items()
+            if k in self._kind.__struct_fields__ and k != "args"
+        }
         for k in ("ph", "cat", "name"):
             v = values.get(k)
             if v is not None and not isinstance(v, str):
@@ -289,7 +296,9 @@ class Collector:
         what = "activities" if table is self.gpu else "CPU events"
         if not dur.ok.all():
             i = int(np.flatnonzero(~dur.ok)[0])
-            self.note(f"{what} without duration, counted as 0 ns", str(events[i].name)[:80], int((~dur.ok).sum()))
+            self.note(
+                f"{what} without duration, counted as 0 ns", str(events[i].name)[:80], int((~dur.ok).sum())
+            )
         if (dur.ns < 0).any():
             i = int(np.flatnonzero(dur.ns < 0)[0])
             example = f"{str(events[i].name)[:80]}, {raw[i]} us"
@@ -382,7 +391,9 @@ class Collector:
             whole = None if mask[i] else _whole(v)
             if whole is None:
                 if not mask[i] and v != "":
-                    self.note(f"values of {name} that are no 64-bit whole number, read as missing", repr(v)[:60])
+                    self.note(
+                        f"values of {name} that are no 64-bit whole number, read as missing", repr(v)[:60]
+                    )
                 mask[i] = True
             else:
                 out[i] = whole
@@ -396,7 +407,9 @@ def _whole(value: Any) -> int | None:
     if not isinstance(value, int):
         try:
             number = float(value)
-            value = int(str(value)) if "." not in str(value) and "e" not in str(value).lower() else int(number)
+            value = (
+                int(str(value)) if "." not in str(value) and "e" not in str(value).lower() else int(number)
+            )
             if value != number and abs(number) < 2**53:
                 return None
         except (TypeError, ValueError, OverflowError):

@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 CHUNK = 2 << 20  # bytes of JSON decoded at once; 0.25 to 8 MB are within 20 % in speed, memory grows with it
 MAX_PENDING = 256 << 20  # a single event, or the text before or after the events, longer than this is refused
+BAD_SHOWN = 5  # malformed events reported one by one; the rest are counted
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 # Strings whole, so that nothing inside them counts; a quote alone opens a string that is not all there yet.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,"]', re.DOTALL)
@@ -60,6 +61,7 @@ class Framing:
     _sanitize: bool = False  # a repair was needed once: repair each later piece before its first decode
     _bare_list: bool = False
     _want: int = 0  # bytes to decode next: the chunk, or less after damage
+    _bad: Counter[str] = field(default_factory=Counter)  # events left out, by category
     _held: bytes = b""  # text put back after damage
 
     def __post_init__(self) -> None:
@@ -67,7 +69,9 @@ class Framing:
 
     # -- public -----------------------------------------------------------------------------------------
 
-    def batches(self, decode: Callable[[memoryview], list[T]], split: Callable[[bytes], list[T]]) -> Iterator[list[T]]:
+    def batches(
+        self, decode: Callable[[memoryview], list[T]], split: Callable[[bytes], list[T]]
+    ) -> Iterator[list[T]]:
         """Give all events of the trace, in file order, some thousands at a time.
 
         Args:
@@ -88,6 +92,9 @@ class Framing:
                 yield batch
             if done:
                 break
+        if self._bad.total() > BAD_SHOWN:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in self._bad.most_common(5))
+            self.warnings.append(f"{self._bad.total()} malformed events were left out in all: {kinds}")
         for kind, count in self.repaired.items():
             self.warnings.append(f"{count} {kind} repaired")
         self.warnings.extend(self.stream.notes or ())
@@ -105,6 +112,9 @@ class Framing:
                 if more:
                     continue
                 self._stop_if_cut(text)
+                if self.stream.container != "plain":
+                    what = f"no text in the {self.stream.container} data: empty, or truncated before its first block"
+                    raise self._error(what, "capture or copy it again")
                 raise self._error("empty file: no JSON in it", "capture again")
             if text.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise self._error("the text is UTF-16", "convert it to UTF-8")
@@ -123,7 +133,9 @@ class Framing:
             if not more:
                 return self._no_events(text[lead:], lead)
             if len(text) > MAX_PENDING:
-                raise self._error(f'not a trace: no "traceEvents" in the first {len(text)} bytes', "give a trace")
+                raise self._error(
+                    f'not a trace: no "traceEvents" in the first {len(text)} bytes', "give a trace"
+                )
             size = len(text)
 
     def _no_events(self, text: bytes, lead: int) -> bytes:
@@ -138,7 +150,9 @@ class Framing:
                     f"truncated: the JSON ends at byte {lead + len(text)}, before any event", REMEDY_CUT
                 ) from error
             place = self._place(lead + _error_byte(error, 0))
-            raise self._error(f"malformed JSON at {place}: {_reason(error)}", "capture or copy it again") from error
+            raise self._error(
+                f"malformed JSON at {place}: {_reason(error)}", "capture or copy it again"
+            ) from error
         if "traceEvents" in root:
             kind = type(root["traceEvents"]).__name__
             raise self._error(f'not a trace: "traceEvents" is no list but {kind}', "capture again")
@@ -159,7 +173,9 @@ class Framing:
                     self.partial = True
                     return {}
                 place = self._place(offset + _error_byte(error, 0))
-                raise self._error(f"malformed JSON at {place}: {_reason(error)}", "capture it again") from error
+                raise self._error(
+                    f"malformed JSON at {place}: {_reason(error)}", "capture it again"
+                ) from error
         return value if isinstance(value, dict) else {}
 
     def _finish(self, rest: bytes) -> None:
@@ -183,7 +199,9 @@ class Framing:
         if not tail or not tail.startswith(b","):
             if tail:
                 place = self._place(lead)
-                self._refuse(f"malformed JSON at {place}: expected ',' or '}}' after the events", "capture it again")
+                self._refuse(
+                    f"malformed JSON at {place}: expected ',' or '}}' after the events", "capture it again"
+                )
             else:
                 self._refuse(f"truncated: the JSON ends at byte {end}, right after the events", REMEDY_CUT)
             return
@@ -196,11 +214,15 @@ class Framing:
                 self.warnings.append(f"{len(text) - stop} bytes after the end of the JSON were ignored")
                 text = text[:stop]
             elif "truncated" in str(error):
-                self._refuse(f"truncated: the JSON ends at byte {end}, in the metadata after the events", REMEDY_CUT)
+                self._refuse(
+                    f"truncated: the JSON ends at byte {end}, in the metadata after the events", REMEDY_CUT
+                )
                 return
         self.trailer = self._object(text, lead)
         if self.trailer.pop("traceEvents", None):
-            self.warnings.append('a second "traceEvents" was ignored: two traces seem to be joined in this file')
+            self.warnings.append(
+                'a second "traceEvents" was ignored: two traces seem to be joined in this file'
+            )
         self._stop_if_cut(rest, all_events=True)
 
     # -- the events -------------------------------------------------------------------------------------
@@ -251,14 +273,16 @@ class Framing:
             if near_end and not eof:
                 if len(text) > MAX_PENDING:
                     raise self._error(
-                        f"an event at byte {self._offset} is longer than {MAX_PENDING} bytes", "capture it again"
+                        f"an event at byte {self._offset} is longer than {MAX_PENDING} bytes",
+                        "capture it again",
                     )
                 want = len(text) * 2
                 continue
             if "truncated" in message or (near_end and _ends_open(text)):
                 return self._cut_here(text, decode, split)
-            if not self._sanitize:
+            if not self._sanitize and ": expected" not in message:
                 # The commonest faults are literal (NaN, stray commas, bad escapes): fix those and look again.
+                # "Expected , or }" is none of them but a raw quote or an overwritten piece.
                 before = self.repaired.total()
                 text = self._sanitized(text)
                 if self.repaired.total() > before:
@@ -340,16 +364,20 @@ class Framing:
         bad = repair.bad_event(bytes(text[:-1]), at)
         if bad.resume is None and not eof and len(text) < MAX_PENDING:
             return None
-        place = self._place(self._offset + at - 1)
         if not (bad.harmless or self.salvage):
-            what = f"malformed JSON at {place}: {_reason(error)}"
+            what = f"malformed JSON at {self._place(self._offset + at - 1)}: {_reason(error)}"
             raise self._error(what, "repair the text there, or read around it with --salvage")
-        shown = bytes(text[bad.start : bad.start + 90]).decode("utf-8", "replace")
+        self.partial |= not bad.harmless
         kind = bad.category or "event"
         if bad.resume is None:
             kind = "text, and all that follows"
-        self.warnings.append(f"malformed {kind} at {place} left out ({_reason(error)}): {' '.join(shown.split())}")
-        self.partial |= not bad.harmless
+        self._bad[kind] += 1
+        if self._bad.total() <= BAD_SHOWN:
+            place = self._place(self._offset + at - 1)
+            shown = bytes(text[bad.start : bad.start + 90]).decode("utf-8", "replace")
+            self.warnings.append(
+                f"malformed {kind} at {place} left out ({_reason(error)}): {' '.join(shown.split())}"
+            )
         head: list[T] = []
         if bad.before > 1:
             head = self._decode(memoryview(bytes(text[: bad.before]) + b"]"), decode, split)
@@ -367,9 +395,13 @@ class Framing:
     ) -> tuple[list[T], bytes, bool]:
         """The text ends inside an event: refuse, or keep the events before it."""
         stripped = bytes(text).rstrip(_BLANK + b"\0")
-        if self._bare_list and self.stream.cut is None and (stripped[-1:] in (b"}", b"[") or stripped[-2:] == b"},"):
+        if (
+            self._bare_list
+            and self.stream.cut is None
+            and stripped.removesuffix(b",").rstrip(_BLANK).endswith(b"}")
+        ):
             # The Trace Event format lets a bare list go without its closing bracket.
-            body = stripped.removesuffix(b",") + b"]"
+            body = stripped.removesuffix(b",") + b"]"  # a comma may come before the missing bracket
             try:
                 result = self._decode(memoryview(body), decode, split)
             except msgspec.DecodeError:
@@ -414,7 +446,9 @@ class Framing:
         self.partial = True
         self.warnings.append(f"salvaged: {what}; only what was whole before it is read")
 
-    def _advance(self, text: bytes, start: int, consumed: int | None = None, drop_comma: bool = False) -> bytes:
+    def _advance(
+        self, text: bytes, start: int, consumed: int | None = None, drop_comma: bool = False
+    ) -> bytes:
         """Drop what is done with; keeps count of where in the JSON the rest begins."""
         self._offset += start if consumed is None else consumed
         rest = text[start:]

@@ -102,7 +102,9 @@ def _launch_of(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[Ints, in
     none = np.full(len(activities), -1, np.int64)
     if not len(events) or not len(activities):
         return none, 0
-    candidates = _label_mask(events[col.CATEGORY], is_launch_category) & events[col.CORRELATION].notna().to_numpy()
+    candidates = (
+        _label_mask(events[col.CATEGORY], is_launch_category) & events[col.CORRELATION].notna().to_numpy()
+    )
     rows = np.flatnonzero(candidates)
     wanted = activities[col.CORRELATION]
     has = wanted.notna().to_numpy()

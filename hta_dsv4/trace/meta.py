@@ -9,7 +9,14 @@ from typing import Any
 from hta_dsv4.trace.model import Device, TraceMeta
 
 _LABEL = re.compile(r"^\[([^\]]+)\]\s*(.*)$")
-_OWN = {"deviceProperties", "distributedInfo", "baseTimeNanoseconds", "traceName", "record_shapes", "with_stack"}
+_OWN = {
+    "deviceProperties",
+    "distributedInfo",
+    "baseTimeNanoseconds",
+    "traceName",
+    "record_shapes",
+    "with_stack",
+}
 
 
 def build_meta(top: Mapping[str, Any], rank_labels: Mapping[int, str]) -> tuple[TraceMeta, list[str]]:
@@ -26,7 +33,9 @@ def build_meta(top: Mapping[str, Any], rank_labels: Mapping[int, str]) -> tuple[
     base = _int(top.get("baseTimeNanoseconds"))
     if base is None:
         if top.get("baseTimeNanoseconds") is not None:
-            warnings.append(f"baseTimeNanoseconds is no whole number ({top['baseTimeNanoseconds']!r:.40}); taken as 0")
+            warnings.append(
+                f"baseTimeNanoseconds is no whole number ({top['baseTimeNanoseconds']!r:.40}); taken as 0"
+            )
         base = 0
     devices = []
     properties = top.get("deviceProperties")

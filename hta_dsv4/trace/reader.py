@@ -140,14 +140,18 @@ def read_traces(
                 raise
             skipped.append(name)
     if not traces:
-        raise TraceError(f"{file}: holds no trace among {len(candidates)} files; give the folder of *.json(.gz)")
+        raise TraceError(
+            f"{file}: holds no trace among {len(candidates)} files; give the folder of *.json(.gz)"
+        )
     if len(traces) > 1:
         traces = [(name, _rank_by_name(name, t)) for name, t in traces]
         _refuse_doubled_ranks(file, traces)
     out = sorted((t for _, t in traces), key=lambda t: (_first_rank(t), str(t.path)))
     if skipped:
         shown = ", ".join(skipped[:5]) + (", ..." if len(skipped) > 5 else "")
-        out[0] = replace(out[0], warnings=(*out[0].warnings, f"{len(skipped)} files of {file} are no traces: {shown}"))
+        out[0] = replace(
+            out[0], warnings=(*out[0].warnings, f"{len(skipped)} files of {file} are no traces: {shown}")
+        )
     return out
 
 
@@ -177,7 +181,9 @@ def _refuse_doubled_ranks(folder: Path, traces: list[tuple[str, Trace]]) -> None
     for name, trace in traces:
         for rank in trace.meta.rank_labels or [rank_of(trace.meta)]:
             if rank in seen:
-                known = "" if trace.meta.rank_known else " (the files do not say their rank, so both count as 0)"
+                known = (
+                    "" if trace.meta.rank_known else " (the files do not say their rank, so both count as 0)"
+                )
                 raise TraceError(
                     f"{folder}: {seen[rank]} and {name} are both rank {rank}{known}; "
                     "keep one run's traces in a folder, one file a rank"

@@ -15,14 +15,24 @@ import msgspec
 from hta_dsv4.errors import TraceError
 from hta_dsv4.trace.container import ByteStream, open_trace, pieces
 
-_FAULT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|(-?Infinity|-?NaN)|(,)(?=\s*[\]}])', re.DOTALL)
-_BAD_IN_STRING = re.compile(
-    rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})|(\\)|([\x00-\x1f])', re.DOTALL
-)  # group 1: a backslash that escapes nothing; group 2: a raw control character
-_LONE = re.compile(  # a surrogate without its partner, in \u spelling
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+# One match takes a run of clean text (so that the callback runs per fault, not per string), or one of: a
+# string that holds escapes or control characters (group 1); a string still open where the text ends (no group,
+# kept); a literal that JSON does not know (2); a comma before a closing bracket (3).
+_FAULT = re.compile(
+    rb"""(?:[^"NI,\-]+|,(?!\s*[\]}])|-(?![NI])|"[^"\\\x00-\x1f]*"){1,400}"""
+    rb"""|("[^"\\]*(?:\\.[^"\\]*)*")"""
+    rb"""|"[^"\\]*(?:\\.[^"\\]*)*\\?\Z"""
+    rb"""|(-?Infinity|-?NaN)|(,)(?=\s*[\]}])""",
+    re.DOTALL,
 )
-_NEEDS_LOOK = re.compile(rb"[\\\x00-\x1f]")
+# Inside a string: a pair of surrogates and valid escapes pass; half a pair (group 1), a backslash that escapes
+# nothing (2) and a raw control character (3) do not.
+_BAD_IN_STRING = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+    rb'|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})'
+    rb"|(\\)|([\x00-\x1f])"
+)
 _EVENT_START = re.compile(rb"\}\s*,\s*(?=\{)")
 _LIST_END = re.compile(rb"\}\s*\]")
 _PHASE = re.compile(rb'"ph"\s*:')
@@ -43,13 +53,15 @@ def sanitize(text: bytes) -> tuple[bytes, Counter[str]]:
     counts: Counter[str] = Counter()
 
     def fix(m: re.Match[bytes]) -> bytes:
-        if m.group(1) is not None:
+        if m.lastindex == 1:
+            return _string(m.group(), counts)
+        if m.lastindex == 2:
             counts["Infinity or NaN literals (read as missing)"] += 1
             return b"null"
-        if m.group(2) is not None:
+        if m.lastindex == 3:
             counts["commas before a closing bracket"] += 1
             return b" "
-        return _string(m.group(), counts) if _NEEDS_LOOK.search(m.group()) else m.group()
+        return m.group()
 
     fixed = _FAULT.sub(fix, text)
     return (fixed, counts) if counts else (text, counts)
@@ -59,19 +71,18 @@ def _string(text: bytes, counts: Counter[str]) -> bytes:
     """Repair one string literal, quotes included."""
 
     def fix(m: re.Match[bytes]) -> bytes:
-        if m.group(1) is not None:
+        if m.lastindex == 1:
+            counts["halves of surrogate pairs"] += 1
+            return b"\\ufffd"
+        if m.lastindex == 2:
             counts["backslashes that escape nothing"] += 1
             return b"\\\\"
-        if m.group(2) is not None:
+        if m.lastindex == 3:
             counts["control characters inside strings"] += 1
-            return b"\\u%04x" % m.group(2)[0]
+            return b"\\u%04x" % m.group()[0]
         return m.group()
 
-    fixed = _BAD_IN_STRING.sub(fix, text)
-    fixed, lone = _LONE.subn(rb"\\ufffd", fixed)
-    if lone:
-        counts["halves of surrogate pairs"] += lone
-    return fixed
+    return _BAD_IN_STRING.sub(fix, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +120,9 @@ def bad_event(text: bytes, at: int) -> BadEvent:
     for m in _EVENT_START.finditer(text, 1):
         ends.append(m.start() + 1)
         starts.append(m.end())
-    first = next(i for i in range(len(starts) - 1, -1, -1) if starts[i] <= max(at, 1) and _whole(text, ends[i]))
+    first = next(
+        i for i in range(len(starts) - 1, -1, -1) if starts[i] <= max(at, 1) and _whole(text, ends[i])
+    )
     for i in range(first + 1, len(starts)):
         stop = ends[i + 1] if i + 1 < len(starts) else _closing(text, starts[i])
         if starts[i] >= at and stop is not None and _is_event(text[starts[i] : stop]):
@@ -125,7 +138,9 @@ def _bounds(text: bytes, before: int, start: int, resume: int) -> BadEvent:
     inside = text[start:resume]
     categories = {c.decode("utf-8", "replace") for c in _CATEGORY.findall(inside)}
     category = categories.pop() if len(categories) == 1 else None
-    return BadEvent(before, start, resume, category, len(_PHASE.findall(inside)) == 1 and category in HARMLESS)
+    return BadEvent(
+        before, start, resume, category, len(_PHASE.findall(inside)) == 1 and category in HARMLESS
+    )
 
 
 def _is_tail(text: bytes) -> bool:
@@ -156,7 +171,9 @@ def _closing(text: bytes, start: int) -> int | None:
         msgspec.json.decode(text[start:], type=msgspec.Raw)
     except msgspec.DecodeError as error:
         found = re.search(r"trailing characters \(byte (\d+)\)", str(error))
-        return start + int(found.group(1)) if found else None
+        return (
+            start + int(found.group(1)) - 1 if found else None
+        )  # it names the byte after the first too many
     return len(text)
 
 

@@ -96,7 +96,15 @@ class Builder:
             if name == col.EXTERNAL_ID:
                 mask = mask | (values == 0)  # Kineto numbers ops from 1
             data[name] = integer(values[order], mask[order], "Int64")
-        for name in (col.GRID_X, col.GRID_Y, col.GRID_Z, col.BLOCK_X, col.BLOCK_Y, col.BLOCK_Z, col.REGISTERS):
+        for name in (
+            col.GRID_X,
+            col.GRID_Y,
+            col.GRID_Z,
+            col.BLOCK_X,
+            col.BLOCK_Y,
+            col.BLOCK_Z,
+            col.REGISTERS,
+        ):
             data[name] = self._int32(*table.join(name), order, name)
         return pd.DataFrame({c: data[c] for c in col.GPU_COLUMNS}, copy=False)
 
