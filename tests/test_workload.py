@@ -26,6 +26,7 @@ from hta_dsv4.capture.workload import DecodeStep  # noqa: E402
 from hta_dsv4.errors import HtaDsv4Error  # noqa: E402
 
 CPU = Switches(attention="reference", moe="torch", gemm="fp32", glue="torch")
+torch.set_num_threads(1)  # the tiny step is small work: more threads wait for each other
 SHAPE = StepShape(batch=4, context=1500, max_context=4096)
 INTERPRETED = Path(__file__).with_name("interpreted_step.py")
 
@@ -135,7 +136,9 @@ def test_pages_are_scattered_distinct_and_stale_past_the_end() -> None:
         assert int(table.pages.max()) < table.pool_pages - 1
         assert int(table.pages.min()) >= 0
     assert tables.c4.pages.shape[1] == 65536 // 4 // 64
-    assert not torch.equal(tables.c4.pages[0, : tables.c4.owned].sort().values, tables.c4.pages[0, : tables.c4.owned])
+    assert not torch.equal(
+        tables.c4.pages[0, : tables.c4.owned].sort().values, tables.c4.pages[0, : tables.c4.owned]
+    )
 
 
 @pytest.mark.parametrize("context", [1, 3, 4, 127, 128, 129, 255, 256, 257, 8192])
@@ -198,7 +201,10 @@ def test_one_weight_in_three_formats(groups: int) -> None:
     torch.manual_seed(4)
     x = torch.randn(3, groups, 256).bfloat16()
     x = x if groups > 1 else x[:, 0]
-    y = {g: random_linear(128, 256, g, torch.Generator().manual_seed(5), groups)(x) for g in ("fp32", "bf16", "fp8")}
+    y = {
+        g: random_linear(128, 256, g, torch.Generator().manual_seed(5), groups)(x)
+        for g in ("fp32", "bf16", "fp8")
+    }
     exact = y["fp32"].float().flatten(1)
     assert (relative_errors(y["bf16"].float().flatten(1), exact) < 5e-3).all()
     fp8 = relative_errors(y["fp8"].float().flatten(1), exact)

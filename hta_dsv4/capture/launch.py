@@ -22,7 +22,8 @@ class CompileReport:
     Attributes:
         graphs: graphs compiled; 1 means the whole step traced.
         operators: operators captured in them.
-        breaks: reason and count for each kind of graph break, most frequent first.
+        breaks: reason and count for each kind of graph break, most frequent first, as torch counts them: once per
+            attempt, so a break met again on a second attempt counts twice.
         seconds: time of the first call, compilation included.
     """
 
@@ -39,7 +40,16 @@ class CompileReport:
             f"torch.compile: {self.graphs} graph{'s' if self.graphs != 1 else ''} of {self.operators} operators, "
             f"{total} graph breaks, first call {self.seconds:.1f} s."
         )
-        return (first, *(f"Graph break, {n}x: {' '.join(reason.split())}" for reason, n in self.breaks))
+        return (first, *(f"Graph break, {n}x: {_short(reason)}" for reason, n in self.breaks))
+
+
+def _short(reason: str) -> str:
+    """What broke and where, without the compiler's advice."""
+    lines = [line.strip() for line in reason.splitlines()]
+    where = [
+        line.removeprefix("Developer debug context: ") for line in lines if line.startswith("Developer debug")
+    ]
+    return "; ".join([lines[0], *where])
 
 
 def as_cuda_graph(step: Step, warmup: int = 3) -> Step:
