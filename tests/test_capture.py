@@ -149,12 +149,9 @@ def test_own_loop(tmp_path: Path) -> None:
 
 def test_loop_too_short(tmp_path: Path) -> None:
     """The user's loop ends early -> an error with both counts, and no file."""
-    with (
-        pytest.raises(HtaDsv4Error, match="after 2 of 17 steps"),
-        DecodeCapture(out=tmp_path / "x", variant="v", concurrency=1, steps=2, require_cuda=False) as cap,
-    ):
-        for _ in range(2):
-            cap.step()
+    cap = DecodeCapture(out=tmp_path / "x", variant="v", concurrency=1, steps=2, require_cuda=False)
+    with pytest.raises(HtaDsv4Error, match="after 1 of 17 steps"), cap:
+        cap.step()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -252,7 +249,8 @@ def test_result_before_the_end(tmp_path: Path) -> None:
 LAUNCHED = [
     {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0.5, "args": {"name": "/somewhere/python"}},
     {"ph": "X", "cat": "user_annotation", "name": "layer.3/indexer/logits", "pid": 1, "tid": 1, "ts": 10, "dur": 50},
-    {"ph": "X", "cat": "cpu_op", "name": "aten::bmm", "pid": 1, "tid": 1, "ts": 11.25, "dur": 20, "args": {"Ev Idx": 3}},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::bmm", "pid": 1, "tid": 1, "ts": 11.25, "dur": 20,
+     "args": {"Ev Idx": 3}},
     {"ph": "X", "cat": "cpu_op", "name": "aten::view", "pid": 1, "tid": 1, "ts": 40, "dur": 1, "args": {}},
     {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 12, "dur": 3,
      "args": {"correlation": 77}},
@@ -261,7 +259,8 @@ LAUNCHED = [
     {"ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 1, "tid": 1, "ts": 70, "dur": 1,
      "args": {"correlation": 79}},
     {"ph": "s", "cat": "ac2g", "name": "ac2g", "id": 77, "pid": 1, "tid": 1, "ts": 12},
-    {"ph": "X", "cat": "kernel", "name": "sgemm", "pid": 0, "tid": 7, "ts": 30, "dur": 4.5, "args": {"correlation": 77}},
+    {"ph": "X", "cat": "kernel", "name": "sgemm", "pid": 0, "tid": 7, "ts": 30, "dur": 4.5,
+     "args": {"correlation": 77}},
     {"ph": "X", "cat": "kernel", "name": "orphan", "pid": 0, "tid": 7, "ts": 60, "dur": 0.001, "args": {}},
 ]  # fmt: skip
 
@@ -409,8 +408,7 @@ def test_whole_tiny_step_compiles_to_the_same_numbers() -> None:
     """The tiny step through torch.compile's tracer -> the eager step's logits, and a report of its graphs."""
     cpu = Switches(attention="reference", moe="torch", gemm="bf16", glue="torch")
     shape = StepShape(2, 300, 512)
-    layers = (LayerKind.SWA, LayerKind.C4, LayerKind.C128)
-    small = replace(TINY, layers=layers, experts=4, experts_per_token=2, sinkhorn_iters=2)
+    small = replace(TINY, layers=(LayerKind.C4,), experts=4, experts_per_token=2, sinkhorn_iters=2)
     eager, traced = (DecodeStep(small, shape, cpu, "cpu") for _ in range(2))
     compiled, report = as_compiled(traced, backend="eager")
     eager()
