@@ -5,7 +5,6 @@ All modules that compare variants cut the trace here, so that they speak of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,18 +107,17 @@ def step_times(part: Counted) -> pd.DataFrame:
     )
 
 
-def step_values(part: Counted, keys: Sequence[pd.Series[str]] | np.ndarray) -> pd.DataFrame:
+def step_values(part: Counted, keys: np.ndarray) -> pd.DataFrame:
     """Summed durations of each key in each step.
 
     Args:
         part: the counted part of a trace.
-        keys: one label per activity of the part (several series give tuples).
+        keys: object [activities]: one label (a string, or a tuple of them) per activity of the part.
 
     Returns:
         int64 [steps, keys]: ns; 0 where a step has no such activity. Columns in order of first appearance.
     """
-    index = pd.Index(keys) if isinstance(keys, np.ndarray) else pd.MultiIndex.from_arrays(list(keys))
-    codes, labels = index.factorize()
+    codes, labels = pd.Index(keys, tupleize_cols=False).factorize()
     values = np.zeros((part.steps, len(labels)), dtype=np.int64)
     np.add.at(values, (part.step, codes), part.activities[col.DUR_NS].to_numpy())
-    return pd.DataFrame(values, columns=labels)
+    return pd.DataFrame(values, columns=pd.Index(labels, tupleize_cols=False))

@@ -269,7 +269,7 @@ def decompose(base: Profile, other: Profile) -> Decomposition:
     by_origin = base.knows_origin and other.knows_origin
     left = _placed(base, {n: i for i, m in enumerate(matches) for n in m.base}, by_origin)
     right = _placed(other, {n: i for i, m in enumerate(matches) for n in m.other}, by_origin)
-    cells = left.join(right, how="outer", lsuffix="_0", rsuffix="_1").fillna(0).astype("int64")
+    cells = left.add_suffix("_0").join(right.add_suffix("_1"), how="outer").fillna(0).astype("int64")
     rows = []
     for key, t0, l0, n0, t1, l1, n1 in zip(cells.index, *(cells[c] for c in cells), strict=True):
         match = matches[key[0]]

@@ -292,7 +292,7 @@ def _across(base: Sequence[np.ndarray], other: Sequence[np.ndarray], q: int) -> 
         return UNKNOWN, 0.0
     floor = max(max(m) - min(m) for m in repeats)
     apart = min(means[1]) > max(means[0]) or max(means[1]) < min(means[0])
-    delta = abs(float(np.mean(means[1]) - np.mean(means[0])))
+    delta = abs(means[1][0] - means[0][0])  # the change that is reported: of the first captures
     return (REAL if apart and delta > floor else WITHIN_NOISE), floor
 
 

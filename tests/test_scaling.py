@@ -1,0 +1,136 @@
+"""Fits over a parameter: known coefficients come back, and only what should not grow is flagged."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hta_dsv4.analysis.scaling import Point, expectation, scaling
+from hta_dsv4.errors import HtaDsv4Error
+
+CONTEXTS = (8_192, 65_536, 262_144, 1_048_576)
+
+
+def points(
+    rows: dict[str, object], xs: tuple[float, ...] = CONTEXTS, steps: int = 8, noise: float = 0.0
+) -> list[Point]:
+    """Captures at each x; rows give ns per step as functions of x."""
+    rng = np.random.default_rng(0)
+    return [
+        Point(
+            f"x{x}",
+            x,
+            {
+                n: np.rint(f(x) * (1 + noise * rng.normal(size=steps))).astype(np.int64)
+                for n, f in rows.items()
+            },
+        )
+        for x in xs
+    ]
+
+
+def test_known_coefficients_come_back():
+    """2 ms + 30 ns per unit, and 5 us x^0.5 -> slope, intercept, power and factor as put in, R2 1."""
+    found = scaling(
+        points({"line": lambda x: 2e6 + 30 * x, "root": lambda x: 5_000 * math.sqrt(x)}),
+        "max_context",
+        "origin",
+    )
+    rows = {r.name: r for r in found.rows}
+    assert rows["line"].slope_ns == pytest.approx(30, rel=1e-6)
+    assert rows["line"].intercept_ns == pytest.approx(2e6, rel=1e-4)
+    assert rows["line"].linear_r2 == pytest.approx(1)
+    assert rows["root"].power == pytest.approx(0.5, abs=1e-4)
+    assert rows["root"].factor_ns == pytest.approx(5_000, rel=1e-3)
+    assert rows["root"].power_interval[0] < 0.5 < rows["root"].power_interval[1]
+    assert found.total.mean_ns[0] == pytest.approx(sum(r.mean_ns[0] for r in found.rows))
+
+
+def test_the_indexer_and_nothing_else_grows_with_max_context():
+    """Indexer O(max context), attention and moe constant within 2 % noise -> the indexer alone is flagged, power near 1."""
+    found = scaling(
+        points({"indexer": lambda x: 1e5 + 20 * x, "attention": lambda x: 3e6, "moe": lambda x: 9e6}, noise=0.02),
+        "max_context", "origin",
+    )  # fmt: skip
+    (only,) = found.flagged
+    assert (only.name, only.expected.power) == ("indexer", 0.0)
+    assert 0.85 < only.power < 1.05
+    assert "capacity" in only.expected.why
+    assert only.growing_share > 0.6
+
+
+def test_the_indexer_may_grow_with_the_real_context_but_the_moe_may_not():
+    """Both proportional to the real context -> the moe is flagged, the indexer is not."""
+    found = scaling(points({"indexer": lambda x: 20 * x, "moe": lambda x: 20 * x}), "context", "origin")
+    assert [r.name for r in found.flagged] == ["moe"]
+
+
+def test_growth_that_does_not_matter_is_not_flagged():
+    """A row that grows tenfold to 0.1 % of the step -> its power is shown, no flag."""
+    found = scaling(points({"tiny": lambda x: x / 100, "moe": lambda x: 1e7}), "max_context", "origin")
+    assert found.flagged == ()
+    assert {r.name: r.power for r in found.rows}["tiny"] == pytest.approx(1, abs=0.01)
+
+
+def test_two_values_take_their_interval_from_the_steps():
+    """Two contexts with 8 steps of 1 % -> an interval around the power from the steps, a note on the form; R2 unknown."""
+    made = points({"indexer": lambda x: 20 * x, "moe": lambda x: 1e6}, CONTEXTS[:2], noise=0.01)
+    found = scaling(made, "max_context", "origin")
+    indexer = next(r for r in found.rows if r.name == "indexer")
+    assert indexer.power_interval[0] < 1 < indexer.power_interval[1]
+    assert indexer.power_interval[1] - indexer.power_interval[0] < 0.05
+    assert (indexer.power_r2, indexer.slope_interval) == (None, None)
+    assert "steps within" in indexer.interval_from
+    assert any("nothing tests their form" in n for n in found.notes)
+
+
+def test_two_values_of_few_steps_have_no_interval():
+    """Two contexts, 3 steps each -> power without interval, and why."""
+    found = scaling(points({"indexer": lambda x: 20 * x}, CONTEXTS[:2], steps=3), "max_context", "origin")
+    (row,) = found.rows
+    assert (row.power_interval, row.power) == (None, pytest.approx(1))
+    assert "unknown" in row.interval_from
+
+
+def test_a_row_that_comes_out_of_nothing_has_no_power_and_is_flagged():
+    """No time at the smallest context, half the step at the largest -> no power law, flagged."""
+    found = scaling(
+        points({"indexer": lambda x: 0 if x == 8_192 else 30 * x, "moe": lambda x: 1e6}),
+        "max_context",
+        "origin",
+    )
+    (row,) = found.flagged
+    assert (row.name, row.power, row.power_interval) == ("indexer", None, None)
+
+
+def test_repeated_captures_are_points_of_their_own():
+    """Two captures at each value -> one mean per value, no note about missing repeats."""
+    made = points({"moe": lambda x: 1e6}, noise=0.01)
+    found = scaling([*made, *made], "concurrency", "origin")
+    assert found.rows[0].x == tuple(float(c) for c in CONTEXTS)
+    assert not any("one capture per value" in n for n in found.notes)
+
+
+def test_unknown_parameters_expect_nothing():
+    """A parameter without expectations -> fits, no flag, a note."""
+    found = scaling(points({"moe": lambda x: 20 * x}), "page_size", "origin")
+    assert expectation("page_size", "moe") is None
+    assert found.flagged == ()
+    assert any("nothing is expected of page_size" in n for n in found.notes)
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (points({"moe": lambda x: 1}, (8.0,)), "at least two different values"),
+        (points({"moe": lambda x: 1}, (0.0, 8.0)), "above 0"),
+        (points({"moe": lambda x: 1}, steps=0), "no steps"),
+        ([], "at least two different values"),
+    ],
+)
+def test_what_cannot_be_fitted_is_one_clear_line(made, says):
+    """One value, a value of 0, no steps, nothing -> an error naming the remedy."""
+    with pytest.raises(HtaDsv4Error, match=says):
+        scaling(made, "max_context", "origin")
