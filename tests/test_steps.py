@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from hta_dsv4.trace import activities as col
-from hta_dsv4.trace.steps import ENGINE, GRAPH, NONE, PROFILER, find_steps, marker_phase
+from hta_dsv4.trace.reader import read_trace
+from hta_dsv4.trace.steps import (
+    EMPTY,
+    ENGINE,
+    GRAPH,
+    NONE,
+    PERIOD,
+    PROFILER,
+    WARM_UP,
+    find_steps,
+    marker_phase,
+)
+from tests.campaign import campaign
+from tests.conftest import CASES
 from tests.frames import kernel, make_trace, marker
 
 
@@ -108,3 +124,134 @@ def test_unlinked_kernel_is_placed_by_the_gpu_twin_of_the_marker():
 def test_engine_annotation_says_its_phase_and_batch(name, phase, batch):
     """An engine's annotation -> phase and decode batch."""
     assert marker_phase(name) == (phase, batch)
+
+
+def repeated(steps: int, kernels: int = 12, gap: int = 50, **more: object) -> list[dict[str, object]]:
+    """The same kernels ``steps`` times, 10 ns each."""
+    return [
+        kernel(f"k{j}", s * (kernels * 20 + gap) + 20 * j, 10, **more)
+        for s in range(steps)
+        for j in range(kernels)
+    ]
+
+
+def test_a_repeating_sequence_without_markers_is_read_as_steps():
+    """Five times the same twelve kernels, no launch, no marker -> five steps, the copy beside them placed too."""
+    acts = repeated(5)
+    copy = {col.NAME: "Memcpy DtoH", col.KIND: col.MEMCPY, col.STREAM: 9, col.START_NS: 300, col.DUR_NS: 4}
+    steps = find_steps(make_trace([*acts, copy]))
+    assert steps.method == PERIOD
+    assert steps.table["phase"].tolist() == ["unknown"] * 5
+    trace = make_trace([*acts, copy])
+    assert placed(steps) == [int(a // 290) for a in trace.activities[col.START_NS]]
+
+
+def test_the_published_campaign_is_read_as_eleven_steps():
+    """5,596 launches a step, no marker, launch counts 231, 2541, 2783 -> 11 steps of 476.4 ms, whatever is linked."""
+    for made in (campaign(), campaign(linked=False), campaign(gap_ns=300)):
+        steps = find_steps(made.trace)
+        assert (steps.method, len(steps.counted)) == (PERIOD, 11)
+        assert (steps.of_activity.to_numpy() == made.step_of).all()
+        total = int(made.trace.activities[col.DUR_NS].sum())
+        assert round(total / 11 / 1e6, 1) == 476.4
+
+
+def test_methods_that_find_the_same_steps_agree():
+    """ProfilerStep over a repeating sequence -> the marker is taken, the repetition agrees."""
+    steps = find_steps(campaign(markers=True).trace)
+    assert steps.method == PROFILER
+    (other,) = steps.agreement
+    assert (other.method, other.steps, other.agrees, other.alike) == (PERIOD, 11, True, 1.0)
+    assert steps.disagreements == ()
+
+
+def test_a_marker_around_two_repetitions_is_told():
+    """Each ProfilerStep launches two repetitions -> two steps by the marker, and the disagreement says 2 in each."""
+    acts = [
+        dict(a, **{col.LAUNCH_START_NS: a[col.START_NS], col.LAUNCH_NAME: "cudaLaunchKernel"})
+        for a in repeated(4)
+    ]
+    events = [marker("ProfilerStep#0", 0, 580), marker("ProfilerStep#1", 580, 1200)]
+    steps = find_steps(make_trace(acts, events))
+    assert (steps.method, len(steps.table)) == (PROFILER, 2)
+    (other,) = steps.disagreements
+    assert (other.method, other.steps) == (PERIOD, 4)
+    assert "2 in each step" in other.detail
+
+
+def test_a_step_cut_by_the_end_of_the_capture_is_not_counted():
+    """The last decode step has a quarter of its kernels -> partial, not counted."""
+    events, acts = [], []
+    for i in range(4):
+        events.append(marker("step[DECODE bs=8]", 1000 * i, 1000 * i + 900))
+        acts += [kernel(f"k{j}", 1000 * i + 10 * j, 5, launch=1000 * i + j) for j in range(8 if i < 3 else 2)]
+    steps = find_steps(make_trace(acts, events))
+    assert steps.table["phase"].tolist() == ["decode"] * 3 + ["partial"]
+    assert steps.counted.index.tolist() == [0, 1, 2]
+
+
+def test_a_decode_step_without_gpu_activity_is_not_counted():
+    """One of four decode steps has no kernel -> said, not averaged in as zero."""
+    events, acts = [], []
+    for i in range(4):
+        events.append(marker("step[DECODE bs=8]", 1000 * i, 1000 * i + 900))
+        acts += [kernel("a", 1000 * i + 10 * j, 5, launch=1000 * i + j) for j in range(0 if i == 1 else 4)]
+    steps = find_steps(make_trace(acts, events))
+    assert steps.table["phase"].tolist() == ["decode", EMPTY, "decode", "decode"]
+    assert steps.counted.index.tolist() == [0, 2, 3]
+
+
+def test_a_warm_up_step_with_other_kernels_is_not_counted():
+    """First ProfilerStep also runs an autotuner's kernels -> warm-up; the others count."""
+    events, acts = [], []
+    for i in range(5):
+        events.append(marker(f"ProfilerStep#{i}", 1000 * i, 1000 * i + 1000))
+        names = [f"k{j}" for j in range(10)] + (["candidate"] * 8 if i == 0 else [])
+        acts += [kernel(n, 1000 * i + 10 * j, 5, launch=1000 * i + j) for j, n in enumerate(names)]
+    steps = find_steps(make_trace(acts, events))
+    assert steps.table["phase"].tolist() == [WARM_UP] + ["unknown"] * 4
+    assert steps.counted.index.tolist() == [1, 2, 3, 4]
+
+
+def test_the_parts_of_steps_cut_at_both_ends_are_partial():
+    """A capture that begins and ends inside a step with a gap between steps -> whole steps counted, ends partial."""
+    acts = [
+        dict(a, **{col.START_NS: int(a[col.START_NS]) * 1000}) for a in repeated(6, kernels=20, gap=3000)
+    ][7:-6]
+    steps = find_steps(make_trace(acts))
+    assert steps.table["phase"].tolist() == ["partial"] + ["unknown"] * 4 + ["partial"]
+    assert placed(steps).count(0) == 13
+    assert [placed(steps).count(i) for i in range(1, 5)] == [20] * 4
+
+
+@pytest.mark.parametrize(
+    ("case", "method", "sums_us"),
+    [
+        ("31-nested-step-markers.json", ENGINE, [150, 150, 150]),
+        ("34-diff-a.json", ENGINE, [160] * 4),
+        ("34-diff-b.json", ENGINE, [141] * 3),
+        ("19-cuda-graph-shared-correlation.json", GRAPH, [61, 55]),
+    ],
+)
+def test_cases_have_their_stated_steps(case, method, sums_us):
+    """Hand-made traces with known steps -> that many, with the stated time in each."""
+    trace = read_trace(CASES / case)
+    steps = find_steps(trace)
+    assert steps.method == method
+    kernels = trace.activities[col.KIND] == col.KERNEL
+    per_step = trace.activities[kernels].groupby(steps.of_activity[kernels])[col.DUR_NS].sum()
+    assert [v / 1000 for v in per_step] == sums_us
+
+
+@pytest.mark.skipif(
+    "HTA_DSV4_EXTRA_TRACES" not in os.environ, reason="needs a folder of single-step server traces"
+)
+def test_a_single_real_step_stays_one():
+    """Real decode traces of one step each -> one step by annotation, and no repetition taken for steps."""
+    traces = sorted(Path(os.environ["HTA_DSV4_EXTRA_TRACES"]).glob("qwen3*.json.gz"))
+    assert traces
+    for path in traces:
+        steps = find_steps(read_trace(path))
+        assert (steps.method, len(steps.counted)) == (ENGINE, 1)
+        assert not steps.disagreements
+        assert {a.method: a.steps for a in steps.agreement}[PERIOD] == 0

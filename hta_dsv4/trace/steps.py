@@ -5,39 +5,83 @@ Steps come from what the trace says about itself, in this order:
 1. engine annotations, ``step[DECODE bs=16]`` (SGLang) and ``execute_..._context_..._generation_...`` (vLLM);
    nested ones are one step, the outermost;
 2. ``ProfilerStep#N`` of ``torch.profiler`` schedules;
-3. ``cudaGraphLaunch`` / ``hipGraphLaunch``, when every replay runs the same kernel sequence.
+3. ``cudaGraphLaunch`` / ``hipGraphLaunch``, when every replay runs the same kernel sequence;
+4. the repetition of the kernel sequence itself (:mod:`hta_dsv4.trace.periods`), when there is no marker.
 
 Where none applies there are no steps, and :attr:`Steps.method` is ``"none"`` with the reason: a step is never
-invented. An activity belongs to the step whose marker was open when it was *launched* (joined by correlation),
-since kernels run after their marker has closed. Activities without a launch fall back on the GPU-side twin of
-the marker; what neither places stays outside every step, and callers report it.
+invented. Every method is also asked what it would have said, and :attr:`Steps.agreement` tells where they differ.
+
+An activity belongs to the step whose marker was open when it was *launched* (joined by correlation), since kernels
+run after their marker has closed. What no marker places stays outside every step, and callers report it.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hta_dsv4.trace import activities as col
-from hta_dsv4.trace.model import Trace
-
-# columns of Steps.table, one row per step, in time order within a rank; the row label is the step's index
-RANK, LABEL, START_NS, END_NS = col.RANK, "label", col.START_NS, "end_ns"
-PHASE, BATCH, COUNTED = "phase", "batch", "counted"
-DECODE, PREFILL, MIXED, UNKNOWN = "decode", "prefill", "mixed", "unknown"
-
-ENGINE, PROFILER, GRAPH, NONE = "engine annotation", "ProfilerStep", "graph launch", "none"
-
-_PROFILER_STEP = re.compile(r"^ProfilerStep#\d+$")
-_SGLANG = re.compile(r"^step\[(?P<mode>[A-Z_]+)(?:[^\]]*?\bbs=(?P<bs>\d+))?[^\]]*\]")
-_VLLM = re.compile(
-    r"^execute(?:_new)?_.*?context_(?P<context>\d+)(?:\([^)]*\))?_generation_(?P<generation>\d+)"
+from hta_dsv4.trace.markers import (
+    BATCH,
+    COUNTED,
+    DECODE,
+    END_NS,
+    LABEL,
+    MIXED,
+    PHASE,
+    PREFILL,
+    RANK,
+    START_NS,
+    UNKNOWN,
+    engine_steps,
+    graph_steps,
+    marker_phase,
+    place_by_launch,
+    profiler_steps,
+    step_table,
 )
-_GRAPH_LAUNCH = re.compile(r"^(?:cuda|hip|cu)GraphLaunch")
-_INT64_MAX = np.iinfo(np.int64).max
+from hta_dsv4.trace.model import Trace
+from hta_dsv4.trace.repeats import OTHER, PARTIAL, WARM_UP, period_steps
+
+__all__ = [
+    "BATCH", "COUNTED", "DECODE", "EMPTY", "END_NS", "ENGINE", "GRAPH", "LABEL", "METHODS", "MIXED", "NONE", "OTHER",
+    "PARTIAL", "PERIOD", "PHASE", "PREFILL", "PROFILER", "RANK", "START_NS", "UNKNOWN", "WARM_UP", "Agreement",
+    "Steps", "find_steps", "marker_phase",
+]  # fmt: skip
+
+EMPTY = "no GPU activity"
+ENGINE, PROFILER, GRAPH, PERIOD, NONE = (
+    "engine annotation",
+    "ProfilerStep",
+    "graph launch",
+    "repeating kernel sequence",
+    "none",
+)
+METHODS = (ENGINE, PROFILER, GRAPH, PERIOD)
+"""In order of trust."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What another method says about the steps.
+
+    Attributes:
+        method: the other method.
+        steps: how many steps it finds.
+        agrees: whether it finds the same steps; ``None`` where it cannot tell.
+        alike: share of the activities in the chosen steps that it groups in the same way, 0 to 1.
+        detail: one sentence.
+    """
+
+    method: str
+    steps: int
+    agrees: bool | None
+    alike: float
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,48 +89,39 @@ class Steps:
     """The decode steps of one trace.
 
     Attributes:
-        method: how they were found: ``engine annotation``, ``ProfilerStep``, ``graph launch`` or ``none``.
+        method: how they were found: one of :data:`METHODS`, or ``none``.
         detail: one sentence: what was counted, or why there are no steps.
         table: one row per step: ``rank, label, start_ns, end_ns`` (the marker on the CPU; for graph launches the
-            end is the next launch), ``phase`` (decode | prefill | mixed | unknown), ``batch`` (Int64, NA where the
-            marker does not say), ``counted`` (whether per-step figures use it). Index: the step number.
+            end is the next launch; for a repeating sequence, times on the GPU), ``phase`` (decode | prefill | mixed |
+            unknown | warm-up | partial | other work | no GPU activity), ``batch`` (Int64, NA where the marker does
+            not say), ``counted`` (whether per-step figures use it). Index: the step number.
         of_activity: Int32, aligned with the trace's activity table: the step, or NA outside every step.
+        agreement: what the other methods say, those that found something to say.
     """
 
     method: str
     detail: str
     table: pd.DataFrame
     of_activity: pd.Series[int]
+    agreement: tuple[Agreement, ...] = ()
 
     @property
     def counted(self) -> pd.DataFrame:
         """The steps that per-step figures use."""
         return self.table[self.table[COUNTED]]
 
+    @property
+    def disagreements(self) -> tuple[Agreement, ...]:
+        """The methods that find other steps."""
+        return tuple(a for a in self.agreement if a.agrees is False)
 
-def marker_phase(name: str) -> tuple[str, int | None]:
-    """What an engine's step annotation says about itself.
 
-    Args:
-        name: the annotation, e.g. ``step[DECODE bs=16]`` or ``execute_16_context_0(...)_generation_16(...)``.
-
-    Returns:
-        The phase (decode | prefill | mixed | unknown) and the decode batch size, ``None`` where it is not said.
-    """
-    if found := _SGLANG.match(name):
-        mode, batch = found["mode"], found["bs"]
-        phase = {"DECODE": DECODE, "EXTEND": PREFILL, "PREFILL": PREFILL, "MIXED": MIXED}.get(mode, UNKNOWN)
-        if mode == "TARGET_VERIFY":  # speculative decoding verifies drafts: one decode forward pass
-            phase = DECODE
-        return phase, int(batch) if batch else None
-    if found := _VLLM.match(name):
-        context, generation = int(found["context"]), int(found["generation"])
-        if context and generation:
-            return MIXED, generation
-        if generation:
-            return DECODE, generation
-        return (PREFILL, None) if context else (UNKNOWN, None)
-    return UNKNOWN, None
+@dataclass(frozen=True, slots=True)
+class _Found:
+    method: str
+    table: pd.DataFrame
+    step: NDArray[np.int32]
+    detail: str
 
 
 def find_steps(trace: Trace) -> Steps:
@@ -96,145 +131,122 @@ def find_steps(trace: Trace) -> Steps:
         trace: a trace read with its CPU side.
 
     Returns:
-        The steps, with the method and its reason; no step where the trace does not show any.
+        The steps, with the method, its reason and what other methods say; no step where the trace does not show any.
     """
-    events = trace.events
-    annotations = events[events[col.CATEGORY] == "user_annotation"] if len(events) else events
-    names = annotations[col.NAME].astype(str) if len(annotations) else pd.Series([], dtype=str)
-
-    engine = annotations[[bool(_SGLANG.match(n) or _VLLM.match(n)) for n in names]]
-    if len(engine):
-        table = _from_markers(_outermost(engine))
-        nested = len(engine) - len(table)
-        detail = f"{len(table)} engine annotations" + (
-            f" ({nested} nested ones belong to them)" if nested else ""
-        )
-        return _placed(trace, ENGINE, detail, table)
-
-    profiler = annotations[[bool(_PROFILER_STEP.match(n)) for n in names]]
-    if len(profiler):
-        table = _from_markers(_outermost(profiler))
-        return _placed(trace, PROFILER, f"{len(table)} ProfilerStep annotations", table)
-
-    launched, reason = _from_graph_launches(trace)
-    if launched is not None:
-        return _placed(trace, GRAPH, reason, launched)
-    return _placed(trace, NONE, reason, _steps_table([]))
+    found = [_by_marker(trace, m, f) for m, f in _MARKERS.items()]
+    table, step, detail = period_steps(trace)
+    found.append(_Found(PERIOD, table, step, detail))
+    chosen = next((f for f in found if len(f.table)), None)
+    if chosen is None:
+        reasons = "; ".join(dict.fromkeys(f.detail for f in found if f.method in (GRAPH, PERIOD)))
+        none = _Found(NONE, step_table([]), np.full(len(trace.activities), -1, dtype=np.int32), reasons)
+        return _steps(trace, none, ())
+    table = _judged(trace, chosen)
+    others = tuple(_compared(chosen, table, f) for f in found if f is not chosen and _has_a_say(f))
+    return _steps(trace, _Found(chosen.method, table, chosen.step, chosen.detail), others)
 
 
-def _steps_table(rows: list[tuple[int, str, int, int, str, int | None]]) -> pd.DataFrame:
-    table = pd.DataFrame(rows, columns=[RANK, LABEL, START_NS, END_NS, PHASE, BATCH])
-    table = table.astype(
-        {RANK: "int32", START_NS: "int64", END_NS: "int64", BATCH: "Int64", LABEL: "str", PHASE: "str"}
-    )
-    table = table.sort_values([RANK, START_NS], kind="stable").reset_index(drop=True)
-    # A decode table is of decode steps; prefill and mixed steps are left out only where there is decode to show.
-    has_decode = bool((table[PHASE] == DECODE).any())
-    table[COUNTED] = table[PHASE].eq(DECODE) if has_decode else pd.Series(True, index=table.index, dtype=bool)
+_MARKERS: dict[str, Callable[[Trace], tuple[pd.DataFrame, str]]] = {
+    ENGINE: engine_steps,
+    PROFILER: profiler_steps,
+    GRAPH: graph_steps,
+}
+
+
+def _by_marker(trace: Trace, method: str, find: Callable[[Trace], tuple[pd.DataFrame, str]]) -> _Found:
+    table, detail = find(trace)
+    return _Found(method, table, place_by_launch(trace, table), detail)
+
+
+def _steps(trace: Trace, found: _Found, agreement: tuple[Agreement, ...]) -> Steps:
+    of_activity = pd.Series(found.step, index=trace.activities.index, name=col.STEP, dtype="Int32")
+    return Steps(found.method, found.detail, found.table, of_activity.mask(of_activity < 0), agreement)
+
+
+def _has_a_say(found: _Found) -> bool:
+    """A method that found no steps is worth a line only where it looked at kernels and saw none repeat."""
+    return len(found.table) > 0 or (found.method == PERIOD and len(found.step) > 0)
+
+
+def _judged(trace: Trace, found: _Found) -> pd.DataFrame:
+    """The step table with cut, empty and untypical steps labelled, and what counts marked."""
+    table = found.table.copy()
+    kernels = (trace.activities[col.KIND] == col.KERNEL).to_numpy()
+    launches = np.bincount(found.step[kernels & (found.step >= 0)], minlength=len(table))
+    phase = table[PHASE].to_numpy(dtype=object)
+    for _, rows in table.groupby(RANK):
+        label = rows.index.to_numpy()
+        judged = label[np.isin(phase[label], (DECODE, UNKNOWN))]
+        usual = float(np.median(launches[judged])) if len(judged) else 0.0
+        if usual == 0 or len(judged) < 2:
+            continue
+        for end in {int(label[0]), int(label[-1])} & set(judged.tolist()):
+            if launches[end] < usual / 2:
+                phase[end] = PARTIAL
+        inner = judged[phase[judged] != PARTIAL]
+        phase[inner[launches[inner] == 0]] = EMPTY
+        # An engine that says DECODE is believed; other markers may hold a warm-up or a prefill.
+        unsaid = inner[phase[inner] == UNKNOWN]
+        odd = unsaid[_untypical(trace, found.step, unsaid)]
+        typical = np.setdiff1d(unsaid, odd)
+        phase[odd] = OTHER
+        if len(typical):
+            phase[odd[odd < typical[0]]] = WARM_UP
+    table[PHASE] = pd.Series(phase, index=table.index, dtype="str")
+    for wanted in (
+        DECODE,
+        UNKNOWN,
+    ):  # a decode table is of decode steps, where the trace says which those are
+        if (phase == wanted).any():
+            table[COUNTED] = phase == wanted
+            break
+    else:
+        table[COUNTED] = ~np.isin(phase, (PARTIAL, EMPTY, WARM_UP, OTHER))
     return table
 
 
-def _outermost(markers: pd.DataFrame) -> pd.DataFrame:
-    """Markers that no other marker of the same rank and process encloses."""
-    keep: list[object] = []
-    for _, group in markers.groupby([col.RANK, col.PID], observed=True, sort=False):
-        order = group.sort_values([col.START_NS, col.DUR_NS], ascending=[True, False], kind="stable")
-        open_until = -1
-        for label, start, dur in zip(order.index, order[col.START_NS], order[col.DUR_NS], strict=True):
-            if start + dur > open_until:
-                keep.append(label)
-                open_until = start + dur
-    return markers.loc[markers.index.isin(keep)]
-
-
-def _from_markers(markers: pd.DataFrame) -> pd.DataFrame:
-    rows = []
-    for rank, name, start, dur in zip(
-        markers[col.RANK], markers[col.NAME], markers[col.START_NS], markers[col.DUR_NS], strict=True
-    ):
-        phase, batch = marker_phase(str(name))
-        rows.append((int(rank), str(name), int(start), int(start + dur), phase, batch))
-    return _steps_table(rows)
-
-
-def _from_graph_launches(trace: Trace) -> tuple[pd.DataFrame | None, str]:
-    """One step per graph launch, if all replays are alike; otherwise ``None`` and why."""
+def _untypical(trace: Trace, step: NDArray[np.int32], asked: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which of the asked steps ran other kernels than most of them: name by name, against the median step."""
+    if len(asked) < 3:
+        return np.zeros(len(asked), dtype=bool)
     acts = trace.activities
-    if col.LAUNCH_NAME not in acts or not len(acts):
-        return None, "no step markers: neither engine annotations, ProfilerStep nor graph launches"
-    is_replay = np.array(
-        [bool(_GRAPH_LAUNCH.match(str(n))) for n in acts[col.LAUNCH_NAME].cat.categories], dtype=bool
-    )
-    codes = acts[col.LAUNCH_NAME].cat.codes.to_numpy()
-    replayed = acts[(codes >= 0) & is_replay[codes]] if len(is_replay) else acts.iloc[:0]
-    if not len(replayed):
-        return None, "no step markers: neither engine annotations, ProfilerStep nor graph launches"
-    sequences: dict[tuple[object, ...], int] = {}
-    launches: list[tuple[int, int]] = []
-    for _, group in replayed.groupby([col.RANK, col.LAUNCH_START_NS], observed=True):
-        sequence = tuple(group[col.NAME].cat.codes)
-        sequences[sequence] = sequences.get(sequence, 0) + 1
-        launches.append((int(group[col.RANK].iloc[0]), int(group[col.LAUNCH_START_NS].iloc[0])))
-    if len(sequences) > 1:
-        return None, (
-            f"{len(launches)} graph launches replay {len(sequences)} different kernel sequences, "
-            "so a launch is not a step and the trace has no other marker"
-        )
-    launches.sort()
-    rows: list[tuple[int, str, int, int, str, int | None]] = []
-    for i, (rank, start) in enumerate(launches):
-        following = launches[i + 1] if i + 1 < len(launches) else (None, 0)
-        # Sampling and copies launched after a replay belong to it, up to the next replay.
-        end = following[1] if following[0] == rank else _INT64_MAX
-        rows.append((rank, f"graph launch {i}", start, end, UNKNOWN, None))
-    return _steps_table(rows), f"{len(launches)} graph launches of one kernel sequence"
+    mine = (acts[col.KIND] == col.KERNEL).to_numpy() & np.isin(step, asked)
+    code = acts[col.NAME].cat.codes.to_numpy()[mine].astype(np.int64)
+    row = np.searchsorted(asked, step[mine])
+    counts = np.zeros((len(asked), int(code.max(initial=0)) + 1), dtype=np.int64)
+    np.add.at(counts, (row, code), 1)
+    typical = np.median(counts, axis=0)
+    common = np.minimum(counts, typical).sum(axis=1)
+    alike = common / np.maximum(np.maximum(counts.sum(axis=1), typical.sum()), 1)
+    usual = float(np.median(alike))
+    spread = float(np.median(np.abs(alike - usual)))
+    odd: NDArray[np.bool_] = alike < usual - max(0.05, 5 * spread)
+    return odd
 
 
-def _placed(trace: Trace, method: str, detail: str, table: pd.DataFrame) -> Steps:
-    acts = trace.activities
-    step = np.full(len(acts), -1, dtype=np.int32)
-    if len(table) and len(acts):
-        start = (
-            acts[col.LAUNCH_START_NS]
-            if col.LAUNCH_START_NS in acts
-            else pd.Series(pd.NA, acts.index, dtype="Int64")
-        )
-        linked = start.notna().to_numpy()
-        at = start.fillna(0).to_numpy(dtype=np.int64)
-        ranks = acts[col.RANK].to_numpy()
-        for rank, rows in table.groupby(RANK):
-            mine = linked & (ranks == rank)
-            step[mine] = _inside(at[mine], rows)
-        _place_unlinked(trace, table, ~linked, step)
-    of_activity = pd.Series(step, index=acts.index, name=col.STEP, dtype="Int32")
-    return Steps(method, detail, table, of_activity.mask(of_activity < 0))
-
-
-def _inside(at: np.ndarray, rows: pd.DataFrame) -> np.ndarray:
-    """The step whose [start, end) holds each time, or -1."""
-    starts, ends = rows[START_NS].to_numpy(), rows[END_NS].to_numpy()
-    place = np.searchsorted(starts, at, side="right") - 1
-    found = (place >= 0) & (at < ends[np.maximum(place, 0)])
-    return np.where(found, rows.index.to_numpy()[np.maximum(place, 0)], -1).astype(np.int32)
-
-
-def _place_unlinked(trace: Trace, table: pd.DataFrame, unlinked: np.ndarray, step: np.ndarray) -> None:
-    """Place activities without a launch by the GPU-side twins of the markers, where there is one per step."""
-    events = trace.events
-    if not unlinked.any() or not len(events):
-        return
-    twins = events[(events[col.CATEGORY] == "gpu_user_annotation") & events[col.NAME].isin(set(table[LABEL]))]
-    acts = trace.activities
-    for rank, rows in table.groupby(RANK):
-        here = twins[twins[col.RANK] == rank].sort_values(col.START_NS, kind="stable")
-        if here[col.NAME].astype(str).tolist() != rows[LABEL].tolist():
-            continue  # not one twin per step in the same order: no certain mapping, leave them outside
-        spans = pd.DataFrame(
-            {
-                START_NS: here[col.START_NS].to_numpy(),
-                END_NS: (here[col.START_NS] + here[col.DUR_NS]).to_numpy(),
-            },
-            index=rows.index,
-        )
-        mine = unlinked & (acts[col.RANK].to_numpy() == rank)
-        step[mine] = _inside(acts[col.START_NS].to_numpy()[mine], spans)
+def _compared(chosen: _Found, table: pd.DataFrame, other: _Found) -> Agreement:
+    """What another method says about the counted steps of the chosen one."""
+    if not len(other.table):
+        return Agreement(other.method, 0, None, 0.0, other.detail)
+    counted = table.index[table[COUNTED]].to_numpy()
+    mine = np.isin(chosen.step, counted)
+    ours, theirs = chosen.step[mine].astype(np.int64), other.step[mine].astype(np.int64)
+    placed = theirs >= 0
+    pair, size = np.unique(ours[placed] * (len(other.table) + 1) + theirs[placed], return_counts=True)
+    a, b = pair // (len(other.table) + 1), pair % (len(other.table) + 1)
+    best = np.zeros(len(table), dtype=np.int64)
+    np.maximum.at(best, a, size)
+    # Of their steps only one counts for each of ours, and the other way round: two in one are not alike.
+    back = np.zeros(len(other.table), dtype=np.int64)
+    np.maximum.at(back, b, size)
+    alike = min(int(best.sum()), int(back.sum())) / max(len(ours), 1)
+    touched = len(np.unique(b[size > 0.05 * best[a]]))
+    say = f"{other.detail}; {100 * alike:.1f} % of the activities lie in the same steps"
+    same = touched == len(counted) and alike > 0.5
+    if same:
+        return Agreement(other.method, touched, True, alike, say)
+    if touched > len(counted) > 0 and touched % len(counted) == 0:
+        say = f"{other.detail}: {touched // len(counted)} in each step"
+    elif 0 < touched < len(counted):
+        say = f"{other.detail}: {len(counted)} steps lie in {touched} of them"
+    return Agreement(other.method, touched, abs(touched - len(counted)) <= 1 and alike > 0.8, alike, say)
