@@ -63,11 +63,11 @@ def test_the_probe_is_fully_linked():
     assert set(triton["launch_name"]) == {"cuLaunchKernelEx"}
     assert triton["op"].isna().all()  # launched by no op: nothing around it, no External id
     assert (a["scope"].astype(str).str.startswith("ProfilerStep#")).all()
-    eager_op = trace.events.set_index("external_id")["name"]
+    ops = trace.events[trace.events["category"] == "cpu_op"]
+    by_id = dict(zip(ops["external_id"], ops["name"], strict=True))
     eager = a[a["op"].notna() & a["external_id"].notna()]
-    assert (
-        eager_op.loc[eager["external_id"]].astype(str).to_numpy() == eager["op"].astype(str).to_numpy()
-    ).all()
+    assert len(eager) > 100
+    assert [by_id[i] for i in eager["external_id"]] == eager["op"].tolist()
 
 
 def test_the_probe_says_what_it_is():

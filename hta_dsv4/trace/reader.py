@@ -1,7 +1,8 @@
 """What did the GPU do, and when, in this trace? One file -> :class:`~hta_dsv4.trace.model.Trace`.
 
-Bytes are unpacked (``container``), cut into batches of events (``framing``), decoded into columns (``decode``,
-``times``), made into tables (``tables``) and joined (``link``). Memory follows the tables, not the file.
+Bytes are unpacked (``container``), cut into batches of events (``framing``), decoded and collected as columns
+(``schema``, ``collect``, ``times``), made into tables (``tables``) and joined (``link``). Memory follows the
+tables, not the file.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import pandas as pd
 
 from hta_dsv4.errors import TraceError
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.collect import Collector
 from hta_dsv4.trace.container import DEFAULT_MAX_RATIO, Progress, members, open_trace
-from hta_dsv4.trace.decode import Collector
-from hta_dsv4.trace.framing import CHUNK, Framing
+from hta_dsv4.trace.envelope import CHUNK
+from hta_dsv4.trace.framing import Framing
 from hta_dsv4.trace.link import link
 from hta_dsv4.trace.meta import build_meta, rank_of, ranks_of
 from hta_dsv4.trace.model import Trace
@@ -69,7 +71,7 @@ def read_trace(
     collector = Collector(cpu=cpu, python_frames=python_frames)
     try:
         with _no_garbage_collection():
-            for batch in framing.batches(collector.decode, collector.split):
+            for batch in framing.batches(collector.decoder.decode, collector.decoder.split):
                 collector.add(batch)
     finally:
         stream.close()

@@ -12,7 +12,8 @@ import pandas as pd
 from pandas.api.extensions import ExtensionArray
 
 from hta_dsv4.trace import activities as col
-from hta_dsv4.trace.decode import Codes, Collector, Columns
+from hta_dsv4.trace.collect import Collector
+from hta_dsv4.trace.columns import Codes, Columns
 from hta_dsv4.trace.meta import device_of_pid
 
 Ints = npt.NDArray[np.int64]

@@ -1,0 +1,199 @@
+"""What does each batch of events add to the tables? Structs -> columns, without keeping events alive."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hta_dsv4.trace.columns import Codes, Columns, whole_numbers
+from hta_dsv4.trace.schema import CATEGORY_NOW, GPU_KINDS, KIND_CODE, OTHER_CATEGORIES, PYTHON, EventDecoder
+from hta_dsv4.trace.times import to_ns
+
+
+class Collector:
+    """Takes batches of events and keeps columns.
+
+    Args:
+        cpu: keep the CPU side too.
+        python_frames: keep Python frames among it.
+
+    Attributes:
+        decoder: decodes the batches that :meth:`add` takes.
+        gpu: columns of the activities.
+        cpu: columns of all other complete events.
+        count: events seen so far, of any kind.
+        notes: what was odd, and how often.
+    """
+
+    def __init__(self, *, cpu: bool, python_frames: bool) -> None:
+        self.cpu_wanted = cpu
+        self.python_frames = python_frames
+        self.gpu, self.cpu = Columns(), Columns()
+        self.names, self.categories, self.pids, self.tids = Codes(), Codes(), Codes(), Codes()
+        self.shapes, self.dtypes = Codes(), Codes()
+        self.count = 0  # events seen so far: the next event's index
+        self.notes: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+        self.decoder = EventDecoder(cpu, self.note)
+
+    def add(self, events: Sequence[Any]) -> None:
+        """Take one batch of events, in file order."""
+        base = self.count
+        self.count += len(events)
+        kinds = GPU_KINDS
+        gpu: list[Any] = []
+        gpu_at: list[int] = []
+        cpu: list[Any] = []
+        cpu_at: list[int] = []
+        if self.cpu_wanted:
+            skip_python = not self.python_frames
+            for i, e in enumerate(events, base):
+                if e.ph == "X":
+                    cat = e.cat
+                    if cat in kinds:
+                        gpu.append(e)
+                        gpu_at.append(i)
+                    elif cat != PYTHON or not skip_python:
+                        cpu.append(e)
+                        cpu_at.append(i)
+                elif e.cat in kinds or e.ph == "B" or e.ph is None:
+                    self._unread(e)
+        else:
+            for i, e in enumerate(events, base):
+                if e.cat in kinds:
+                    if e.ph == "X":
+                        gpu.append(e)
+                        gpu_at.append(i)
+                    else:
+                        self._unread(e)
+        if gpu:
+            self._add_gpu(gpu, gpu_at)
+        if cpu:
+            self._add_cpu(cpu, cpu_at)
+
+    def note(self, what: str, example: str = "", count: int = 1) -> None:
+        """Count something odd; the first example is shown with the count."""
+        self.notes[what] += count
+        if example:
+            self.examples.setdefault(what, example)
+
+    def warnings(self) -> list[str]:
+        """One sentence for each odd kind, with its count."""
+        out = []
+        for what, count in self.notes.items():
+            example = self.examples.get(what)
+            out.append(f"{count} {what}" + (f" (first: {example})" if example else ""))
+        unknown = sorted(str(c) for c in self.categories if c not in OTHER_CATEGORIES)
+        if unknown:
+            shown = ", ".join(unknown[:5]) + (", ..." if len(unknown) > 5 else "")
+            out.append(f"events of unknown categories ({shown}) are not counted as GPU activity")
+        return out
+
+    def _unread(self, e: Any) -> None:
+        """An event that should perhaps have been a row: say so, as its time is in no sum."""
+        name = str(e.name)[:80]
+        if e.ph == "B" and e.cat in GPU_KINDS:
+            self.note("GPU activities written as begin/end (B/E) pairs are not counted", name)
+        elif e.ph == "B":
+            self.note("events written as begin/end (B/E) pairs are not read", name)
+        elif e.ph is None:
+            self.note('entries without a phase ("ph"), ignored', name)
+        elif e.ph != "E":
+            self.note("GPU activities that are no complete (X) events are not counted", name)
+
+    def _add_common(self, table: Columns, events: list[Any], at: list[int]) -> list[Any]:
+        """Times, name and index; returns the events that were kept."""
+        start = to_ns([e.ts for e in events])
+        if not start.ok.all():
+            for i in np.flatnonzero(~start.ok)[:1].tolist():
+                example = f"{events[i].name!r}, entry {at[i]}, ts {events[i].ts!r}"[:160]
+                self.note("events without a usable start time, left out", example, int((~start.ok).sum()))
+            keep = np.flatnonzero(start.ok).tolist()
+            events, at = [events[i] for i in keep], [at[i] for i in keep]
+            start = to_ns([e.ts for e in events])
+            if not events:
+                return events
+        raw = [e.dur for e in events]
+        dur = to_ns(raw)
+        what = "activities" if table is self.gpu else "CPU events"
+        if not dur.ok.all():
+            i = int(np.flatnonzero(~dur.ok)[0])
+            self.note(
+                f"{what} without duration, counted as 0 ns", str(events[i].name)[:80], int((~dur.ok).sum())
+            )
+        if (dur.ns < 0).any():
+            i = int(np.flatnonzero(dur.ns < 0)[0])
+            example = f"{str(events[i].name)[:80]}, {raw[i]} us"
+            self.note(f"{what} with a negative duration, counted as 0 ns", example, int((dur.ns < 0).sum()))
+            np.maximum(dur.ns, 0, out=dur.ns)
+        if start.rounded or dur.rounded:
+            lost = "times with digits below a nanosecond, rounded half to even"
+            self.note(lost, count=start.rounded + dur.rounded)
+        table.add("start", start.ns)
+        table.add("dur", dur.ns)
+        table.add("index", np.array(at, np.int64))
+        table.add("name", self.names.encode([e.name or "" for e in events]))
+        table.add("pid", self._labels(self.pids, [e.pid for e in events]))
+        table.rows += len(events)
+        return events
+
+    def _labels(self, codes: Codes, values: list[Any]) -> npt.NDArray[np.int32]:
+        try:
+            return codes.encode(values)
+        except TypeError:  # a list or an object where an id belongs
+            return codes.encode([v if isinstance(v, str | int | float) else str(v) for v in values])
+
+    def _add_gpu(self, events: list[Any], at: list[int]) -> None:
+        events = self._add_common(self.gpu, events, at)
+        if not events:
+            return
+        table = self.gpu
+        kinds = GPU_KINDS
+        codes = KIND_CODE
+        table.add("kind", np.array([codes[kinds[e.cat]] for e in events], np.int8))
+        empty = self.decoder.no_args
+        args = [e.args or empty for e in events]
+        self._ints(table, "device", [a.device for a in args])
+        self._ints(table, "stream", [a.stream for a in args])
+        self._ints(table, "correlation", [a.correlation for a in args])
+        self._external(table, args)
+        self._ints(table, "registers", [a.registers for a in args])
+        self._ints(table, "shared_mem", [a.shared_mem for a in args])
+        self._ints(table, "bytes", [a.bytes for a in args])
+        self._ints(table, "graph_node", [a.graph_node for a in args])
+        for what in ("grid", "block"):
+            triples = [a.grid for a in args] if what == "grid" else [a.block for a in args]
+            whole = [t if type(t) is list and len(t) == 3 else (None, None, None) for t in triples]
+            for axis, values in zip("xyz", zip(*whole, strict=True), strict=True):
+                self._ints(table, f"{what}_{axis}", list(values))
+
+    def _add_cpu(self, events: list[Any], at: list[int]) -> None:
+        events = self._add_common(self.cpu, events, at)
+        if not events:
+            return
+        table = self.cpu
+        now = CATEGORY_NOW
+        table.add("category", self.categories.encode([now.get(e.cat, e.cat) or "" for e in events]))
+        table.add("tid", self._labels(self.tids, [e.tid for e in events]))
+        empty = self.decoder.no_args
+        args = [e.args or empty for e in events]
+        self._ints(table, "device", [a.device for a in args])
+        self._ints(table, "stream", [a.stream for a in args])
+        self._ints(table, "correlation", [a.correlation for a in args])
+        self._external(table, args)
+        table.add("shapes", self.shapes.encode([bytes(a.shapes) or bytes(a.shapes_old) for a in args]))
+        table.add("dtypes", self.dtypes.encode([bytes(a.dtypes) for a in args]))
+
+    def _external(self, table: Columns, args: list[Any]) -> None:
+        values = [a.external_id for a in args]
+        if None in values:
+            values = [a.external_id if a.external_id is not None else a.external_id_old for a in args]
+        self._ints(table, "external_id", values)
+
+    def _ints(self, table: Columns, name: str, values: list[Any]) -> None:
+        what = f"values of {name} that are no 64-bit whole number, read as missing"
+        table.add(name, *whole_numbers(values, lambda shown: self.note(what, shown)))

@@ -1,0 +1,152 @@
+"""Which fields of an event do we read? The entries of ``traceEvents`` as typed structs.
+
+The structs declare only what the tables need; everything else is skipped by the decoder, which is where the
+speed comes from. Field order follows Kineto's, as the decoder looks for the next declared field first.
+Numbers with a point arrive as their text (``float_hook=str``), so no digit of a time is ever lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from hta_dsv4.trace.activities import KERNEL, MEMCPY, MEMSET
+
+# Kineto's spelling today, and that of torch 1.8-1.11.
+GPU_KINDS = {
+    "kernel": KERNEL, "gpu_memcpy": MEMCPY, "gpu_memset": MEMSET,
+    "Kernel": KERNEL, "Memcpy": MEMCPY, "Memset": MEMSET,
+}  # fmt: skip
+CATEGORY_NOW = {"Operator": "cpu_op", "Runtime": "cuda_runtime", "PythonFunction": "python_function"}
+PYTHON = "python_function"
+# What Kineto writes besides; anything else is reported, as it may be GPU time under a name we do not know.
+OTHER_CATEGORIES = frozenset({
+    "", "cpu_op", "user_annotation", "gpu_user_annotation", "cpu_instant_event", "overhead", "cuda_sync", "Trace",
+    "cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "xpu_runtime", "xpu_driver", "mtia_runtime",
+    "glow_runtime", "privateuse1_runtime", "privateuse1_driver", "collective_comm", "cuda_profiler_range",
+    "external_correlation", "ac2g", "fwdbwd", PYTHON,
+})  # fmt: skip
+KIND_CODE = {KERNEL: 0, MEMCPY: 1, MEMSET: 2}
+_NO_RAW = msgspec.Raw(b"")
+
+
+class Args(msgspec.Struct, gc=False):
+    """The ``args`` of an event, as far as a table needs them; values as written."""
+
+    external_id: Any = msgspec.field(name="External id", default=None)
+    external_id_old: Any = msgspec.field(name="external id", default=None)
+    device: Any = None
+    stream: Any = None
+    correlation: Any = None
+    registers: Any = msgspec.field(name="registers per thread", default=None)
+    shared_mem: Any = msgspec.field(name="shared memory", default=None)
+    grid: Any = None
+    block: Any = None
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=_NO_RAW)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=_NO_RAW)
+    shapes_old: msgspec.Raw = msgspec.field(name="Input dims", default=_NO_RAW)
+    bytes: Any = None
+    graph_node: Any = msgspec.field(name="graph node id", default=None)
+
+
+class GpuArgs(msgspec.Struct, gc=False):
+    """:class:`Args` without the fields of CPU events: less to build where no CPU side is read."""
+
+    external_id: Any = msgspec.field(name="External id", default=None)
+    external_id_old: Any = msgspec.field(name="external id", default=None)
+    device: Any = None
+    stream: Any = None
+    correlation: Any = None
+    registers: Any = msgspec.field(name="registers per thread", default=None)
+    shared_mem: Any = msgspec.field(name="shared memory", default=None)
+    grid: Any = None
+    block: Any = None
+    bytes: Any = None
+    graph_node: Any = msgspec.field(name="graph node id", default=None)
+
+
+class Event(msgspec.Struct, gc=False):
+    """One entry of ``traceEvents``."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str | None = None
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: Args | None = None
+
+
+class GpuEvent(msgspec.Struct, gc=False):
+    """:class:`Event` with :class:`GpuArgs`."""
+
+    ph: str | None = None
+    cat: str | None = None
+    name: str | None = None
+    pid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: GpuArgs | None = None
+
+
+class EventDecoder:
+    """JSON arrays of events -> structs.
+
+    Args:
+        cpu: decode what the event table needs too.
+        note: called with (what, example) for each value that is not what it should be.
+    """
+
+    def __init__(self, cpu: bool, note: Callable[[str, str], None]) -> None:
+        kind: Any = Event if cpu else GpuEvent
+        self._kind, self._args = kind, Args if cpu else GpuArgs
+        self.no_args: Any = self._args()
+        self._note = note
+        self._many: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[kind], float_hook=str)
+        self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, float_hook=str)
+
+    def decode(self, text: memoryview) -> list[Any]:
+        """Decode an array of events; raises what msgspec raises."""
+        return self._many.decode(text)
+
+    def split(self, text: bytes) -> list[Any]:
+        """Decode an array event by event; what has the wrong type is read as far as it goes."""
+        events: list[Any] = []
+        for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
+            try:
+                events.append(self._one.decode(raw))
+            except msgspec.ValidationError:
+                events.append(self._tolerant(raw))
+        return events
+
+    def _tolerant(self, raw: msgspec.Raw) -> Any:
+        """Decode one entry field by field, keeping what has the right type."""
+        try:
+            parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        except msgspec.ValidationError:
+            self._note(
+                "entries of traceEvents that are no objects, ignored",
+                bytes(raw)[:60].decode("utf-8", "replace"),
+            )
+            return self._kind(ph="")
+        untyped = msgspec.json.Decoder(float_hook=str)
+        values = {
+            k: untyped.decode(v)
+            for k, v in parts.items()
+            if k in self._kind.__struct_fields__ and k != "args"
+        }
+        for k in ("ph", "cat", "name"):
+            v = values.get(k)
+            if v is not None and not isinstance(v, str):
+                self._note(f'events whose "{k}" is no text, read as text', repr(v)[:60])
+                values[k] = str(v)
+        if "args" in parts:
+            try:
+                values["args"] = msgspec.json.Decoder(self._args | None, float_hook=str).decode(parts["args"])
+            except msgspec.ValidationError:
+                example = bytes(parts["args"])[:60].decode("utf-8", "replace")
+                self._note('events whose "args" is no object, read without it', example)
+        return self._kind(**values)
