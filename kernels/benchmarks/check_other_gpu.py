@@ -1,0 +1,109 @@
+"""The indexer, mHC and MoE kernels on this GPU in one go: right first, then times, then a few other tile choices.
+
+Run: ``PYTHONPATH=kernels python kernels/benchmarks/check_other_gpu.py``
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable
+
+import indexer
+import mhc
+import moe_fp4
+import torch
+from dsv4_kernels import moe_grouped, paged_logits, tiled_topk
+from dsv4_kernels.indexer import indexer_logits, indexer_topk
+from graph_timing import copy_bytes_per_us, median_us
+
+
+def sweep_logits() -> None:
+    """Block, warps and stages of the scorer; programs per SM."""
+    pool = indexer.generate_pool(131_072)
+    sets = {(b, n): indexer.generate_request(b, pool, n) for b, n in ((1, 16_384), (32, 2048), (32, 262_144))}
+    for config in (
+        (64, 4, 3, 8),
+        (64, 4, 2, 8),
+        (128, 4, 3, 8),
+        (128, 8, 3, 4),
+        (64, 4, 4, 6),
+        (128, 4, 2, 4),
+    ):
+        paged_logits.BLOCK_S, paged_logits.NUM_WARPS, paged_logits.NUM_STAGES = config[:3]
+        paged_logits._PROGRAMS_PER_SM = config[3]
+        row = [
+            median_us([lambda s=s: indexer_logits(s[0], pool, *s[1:], variant="triton")] * 4, 10)
+            for s in sets.values()
+        ]
+        print("logits (block, warps, stages, per SM)", config, [f"{us:.1f}" for us in row])
+
+
+def sweep_topk() -> None:
+    """Scores per thread of the selection."""
+    table = torch.zeros(32, 4096, dtype=torch.int32, device="cuda")
+    logits = torch.randn(32, 262_144, device="cuda")
+    for per_warp in (512, 1024, 2048):
+        tiled_topk.warps_for = lambda span, per=per_warp: max(1, min(32, span // per))
+        row = []
+        for batch, length in ((1, 2048), (1, 16_384), (1, 262_144), (32, 262_144)):
+            lengths = torch.full((batch,), length, dtype=torch.int32, device="cuda")
+            arguments = (logits[:batch], lengths, table[:batch], 512)
+            row.append(median_us([lambda a=arguments: indexer_topk(*a, variant="triton")] * 4, 10))
+        print("top-k scores per warp", per_warp, [f"{us:.1f}" for us in row])
+
+
+def sweep_moe() -> None:
+    """Tiles of the two products."""
+    experts = moe_fp4.random_experts(256, 4096, 2048, device="cuda")
+    sets = {tokens: moe_fp4.generate_tokens(tokens) for tokens in (1, 32)}
+    for config in (
+        (64, 128, 4, 4),
+        (64, 256, 3, 4),
+        (128, 128, 3, 4),
+        (128, 128, 4, 8),
+        (64, 128, 6, 4),
+        (64, 256, 4, 4),
+    ):
+        moe_grouped.BLOCK_N, moe_grouped.BLOCK_K, moe_grouped.NUM_STAGES, moe_grouped.NUM_WARPS = config
+        row = [
+            median_us([lambda s=s: moe_fp4.moe_fp4(s[0], experts, *s[1:], variant="triton")] * 4, 10)
+            for s in sets.values()
+        ]
+        print("moe (N, K, stages, warps)", config, [f"{us:.1f}" for us in row])
+
+
+def main() -> int:
+    """Run every part, whatever the others do.
+
+    Returns:
+        How many failed.
+    """
+    torch.manual_seed(0)
+    print(torch.cuda.get_device_name(), torch.__version__)
+    ceiling = copy_bytes_per_us()
+    print(f"copy ceiling {ceiling / 1e6:.2f} TB/s")
+    failed = 0
+    parts: list[Callable[[], None]] = [
+        indexer.main,
+        mhc.main,
+        moe_fp4.main,
+        sweep_logits,
+        sweep_topk,
+        sweep_moe,
+    ]
+    for part in parts:
+        started = time.monotonic()
+        try:
+            part()
+        except Exception:
+            traceback.print_exc(limit=4, file=sys.stdout)
+            failed += 1
+        print(f"-- {part.__module__}.{part.__name__}: {time.monotonic() - started:.1f} s", flush=True)
+        torch.cuda.empty_cache()
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The FP4 MoE on this GPU: right in both formats, and microseconds beside the floor of the experts' bytes.
+
+Run: ``PYTHONPATH=kernels python kernels/benchmarks/moe_fp4.py``
+"""
+
+from __future__ import annotations
+
+import torch
+from dsv4_kernels.moe_fp4 import Fp4Experts, moe_fp4, random_experts, route
+from graph_timing import copy_bytes_per_us, median_us, poisoned, relative
+
+DIM, INTER, EXPERTS = 4096, 2048, 256
+
+
+def generate_tokens(tokens: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Inputs and a random routing."""
+    x = torch.randn(tokens, DIM, device="cuda").to(torch.bfloat16)
+    ids, weights = route(torch.randn(tokens, EXPERTS, device="cuda"), variant="torch")
+    return x, ids, weights
+
+
+def check(experts: Fp4Experts) -> None:
+    """Compare both forms, a random and a crowded routing, outputs poisoned; and the router."""
+    for tokens in (1, 40):
+        x, ids, weights = generate_tokens(tokens)
+        if tokens == 40:
+            ids[:, 0] = 255
+        want = moe_fp4(x, experts, ids, weights, variant="torch")
+        with poisoned():
+            got = moe_fp4(x, experts, ids, weights, variant="triton")
+        error = relative(got, want)
+        print(f"MoE {experts.format} T {tokens:3d}: relative error {error:.1e}")
+        assert error < 8e-3
+    logits, bias = torch.randn(64, EXPERTS, device="cuda") * 4, torch.randn(EXPERTS, device="cuda")
+    want_ids, want_weights = route(logits, bias=bias, variant="torch")
+    with poisoned():
+        ids, weights = route(logits, bias=bias, variant="triton")
+    # Two scores a rounding apart may change places.
+    assert float((ids == want_ids).float().mean()) > 0.99
+    assert relative(weights, want_weights) < 1e-4
+
+
+def times(experts: Fp4Experts, ceiling: float) -> None:
+    """Print microseconds per layer."""
+    print(f"MoE {experts.format}        us    experts   floor     x     TB/s    route us")
+    for tokens in (1, 4, 32, 128):
+        sets = [generate_tokens(tokens) for _ in range(16 if tokens < 32 else 4)]
+        distinct = sum(ids.unique().numel() for _, ids, _ in sets) / len(sets)
+        us = median_us([lambda s=s: moe_fp4(s[0], experts, *s[1:], variant="triton") for s in sets])
+        logits = torch.randn(tokens, EXPERTS, device="cuda")
+        route_us = median_us([lambda: route(logits, variant="triton")] * 20)  # noqa: B023
+        size = distinct * experts.expert_bytes
+        print(
+            f"  T {tokens:3d}      {us:9.1f} {distinct:7.1f} {size / ceiling:9.1f} {us * ceiling / size:6.2f} "
+            f"{size / us / 1e6:7.2f} {route_us:9.2f}"
+        )
+    x, ids, weights = generate_tokens(1)
+    print(f"  T   1 torch  {median_us([lambda: moe_fp4(x, experts, ids, weights, variant='torch')], 3):9.1f}")
+
+
+def main() -> None:
+    """Check, then time, both formats."""
+    torch.manual_seed(0)
+    ceiling = copy_bytes_per_us()
+    for fmt in ("mxfp4", "nvfp4"):
+        experts = random_experts(EXPERTS, DIM, INTER, fmt, device="cuda")
+        check(experts)
+        times(experts, ceiling)
+
+
+if __name__ == "__main__":
+    main()
