@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
+from hypothesis import settings
+
 from hta_dsv4.cli import main
+
+# Shared machines pause tests at random, so no deadline; CI draws the same examples each time, people fresh ones.
+settings.register_profile("people", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 CASES = Path(__file__).parent / "cases"
 
