@@ -200,6 +200,31 @@ def place_by_launch(trace: Trace, table: pd.DataFrame) -> NDArray[np.int32]:
     return step
 
 
+def place_by_start(trace: Trace, table: pd.DataFrame) -> NDArray[np.int32]:
+    """The step in whose time each activity started; for traces in which nothing links the GPU to the CPU.
+
+    A step's time reaches to the next marker, since kernels run after their own marker has closed; the last one's as
+    far as the median step's.
+
+    Args:
+        trace: as read.
+        table: a step table whose times are of the CPU side.
+
+    Returns:
+        int32, one per activity: the row label of its step, or -1.
+    """
+    acts = trace.activities
+    step = np.full(len(acts), -1, dtype=np.int32)
+    ranks = acts[col.RANK].to_numpy()
+    for rank, rows in table.groupby(RANK):
+        starts, ends = rows[START_NS].to_numpy(), rows[END_NS].to_numpy()
+        apart = int(np.median(np.diff(starts))) if len(starts) > 1 else 0
+        until = np.r_[starts[1:], max(int(ends[-1]), int(starts[-1]) + apart)]
+        mine = ranks == rank
+        step[mine] = inside(acts[col.START_NS].to_numpy()[mine], rows.assign(**{END_NS: until}))
+    return step
+
+
 def inside(at: NDArray[np.int64], rows: pd.DataFrame) -> NDArray[np.int32]:
     """The step whose [start, end) holds each time (int64 ns), or -1."""
     starts, ends = rows[START_NS].to_numpy(), rows[END_NS].to_numpy()

@@ -41,6 +41,7 @@ from hta_dsv4.trace.markers import (
     graph_steps,
     marker_phase,
     place_by_launch,
+    place_by_start,
     profiler_steps,
     step_table,
 )
@@ -155,7 +156,11 @@ _MARKERS: dict[str, Callable[[Trace], tuple[pd.DataFrame, str]]] = {
 
 def _by_marker(trace: Trace, method: str, find: Callable[[Trace], tuple[pd.DataFrame, str]]) -> _Found:
     table, detail = find(trace)
-    return _Found(method, table, place_by_launch(trace, table), detail)
+    step = place_by_launch(trace, table)
+    if len(table) and len(step) and (step < 0).all() and not trace.activities[col.LAUNCH_START_NS].notna().any():
+        step = place_by_start(trace, table)
+        detail += "; no activity has its launch, so each belongs to the step in whose time it starts"
+    return _Found(method, table, step, detail)
 
 
 def _steps(trace: Trace, found: _Found, agreement: tuple[Agreement, ...]) -> Steps:
