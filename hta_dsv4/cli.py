@@ -14,10 +14,14 @@ from hta_dsv4 import run as run_module
 from hta_dsv4.classify.rules import RuleSet, default_rules, load_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
+from hta_dsv4.present.diff_grid import explanation_grids
+from hta_dsv4.present.diff_json import explanation_body
 from hta_dsv4.present.progress import reading
+from hta_dsv4.present.scaling_grid import scaling_body, scaling_grid
 from hta_dsv4.present.text import console, markdown, print_grid
 from hta_dsv4.run import Run
 from hta_dsv4.shipped import resolve
+from hta_dsv4.sweep_points import sweep_point
 
 app = typer.Typer(
     name="hta-dsv4",
@@ -60,6 +64,22 @@ Inputs = Annotated[
     list[str],
     typer.Argument(
         metavar="[LABEL=]TRACE", help="A trace file, a folder of ranks, or the name of a shipped trace."
+    ),
+]
+
+Again = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--again",
+        metavar="LABEL=TRACE",
+        help="A further capture of a variant: how much repeated captures differ; repeatable.",
+    ),
+]
+Points = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[X=]TRACE",
+        help="A capture and the parameter's value; without X its manifest says it (--param).",
     ),
 ]
 
@@ -136,22 +156,74 @@ def diff(
     as_csv: AsCsv = False,
     as_md: AsMd = False,
     full: Full = False,
+    again: Again = None,
     rules: RulesFile = None,
     salvage: Salvage = False,
 ) -> None:
-    """Variants side by side, per step, the first as base.
+    """Variants side by side, per step, the first as base; and why each differs from the one before it.
+
+    The change is divided, exactly, into more or fewer launches (count), slower or faster ones (duration), kernels
+    that appeared and kernels that are gone; wall time into sum, overlap and idle.
 
     Example: hta-dsv4 diff original=a.json.gz mma=b.json.gz split_k=c.json.gz --by role
     """
     form = _form(as_json, as_csv, as_md)
     if len(traces) < 2:
         raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
-    comparison = run_module.compare(_load(traces, rules, salvage), by)
+    runs = _load(traces, rules, salvage)
+    comparison = run_module.compare(runs, by)
+    repeats: dict[str, list[Run]] = {}
+    for repeat in _load(again or [], rules, salvage):
+        repeats.setdefault(repeat.label, []).append(repeat)
+    why = run_module.explain(runs, by, repeats)
     text = {
-        Form.JSON: lambda: machine.dumps("diff", machine.comparison_body(comparison)),
+        Form.JSON: lambda: machine.dumps(
+            "diff", {**machine.comparison_body(comparison), "explanation": explanation_body(why)}
+        ),
         Form.CSV: lambda: machine.comparison_csv(comparison),
     }.get(form)
-    _write(form, text, lambda: [grid.comparison_grid(comparison, top)], full)
+    _write(form, text, lambda: [grid.comparison_grid(comparison, top), *explanation_grids(why, top)], full)
+
+
+@app.command()
+def scaling(
+    traces: Points,
+    param: Annotated[
+        str | None,
+        typer.Option("--param", help="The parameter: max_context, context, concurrency, or a name of yours."),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", help="bucket, role, origin or kernel; origin where it is known, else bucket."),
+    ] = None,
+    top: Top = 25,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_md: AsMd = False,
+    full: Full = False,
+    rules: RulesFile = None,
+    salvage: Salvage = False,
+) -> None:
+    """What grows with a parameter, and what should not: time per step fitted over captures at several values.
+
+    Example: hta-dsv4 scaling 8192=a.json.gz 65536=b.json.gz 1048576=c.json.gz --param max_context
+    """
+    form = _form(as_json, as_csv, as_md)
+    points = [sweep_point(t, param) for t in traces]
+    chosen = _rules(rules)
+    runs = []
+    for point in points:
+        with reading(point.path.name) as progress:
+            run = run_module.load(
+                point.path, label=point.label, rules=chosen, salvage=salvage, progress=progress
+            )
+        runs.append((point.x, run))
+    found = run_module.scaling(runs, param or "x", by)
+    text = {
+        Form.JSON: lambda: machine.dumps("scaling", scaling_body(found)),
+        Form.CSV: lambda: machine.scaling_csv(found),
+    }.get(form)
+    _write(form, text, lambda: [scaling_grid(found, top)], full)
 
 
 @app.command()

@@ -17,8 +17,14 @@ import pandas as pd
 
 from hta_dsv4.analysis import compare as compare_module
 from hta_dsv4.analysis.compare import Comparison
+from hta_dsv4.analysis.counted import Counted, counted, step_times
+from hta_dsv4.analysis.diff import profile
 from hta_dsv4.analysis.info import Info, trace_info
+from hta_dsv4.analysis.scaling import Point, Scaling
+from hta_dsv4.analysis.scaling import scaling as fit_scaling
 from hta_dsv4.analysis.shares import Shares, parse_by, rank_shares
+from hta_dsv4.analysis.why import Captured, Explanation, step_rows
+from hta_dsv4.analysis.why import explain as explain_change
 from hta_dsv4.classify.rules import RuleSet, default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
@@ -97,6 +103,13 @@ class Run:
         for table, steps in zip(self.classified, self.steps, strict=True):
             tables += [rank_shares(table, steps, int(r), keys) for r in sorted(table[col.RANK].unique())]
         return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), self._notes(tables))
+
+    @cached_property
+    def counted(self) -> Counted:
+        """The counted steps of the rank that stands for the variant (the median one)."""
+        rank = self.shares("bucket").median_rank.rank
+        at = next(i for i, t in enumerate(self.classified) if (t[col.RANK] == rank).any())
+        return counted(self.classified[at], self.steps[at], rank)
 
     def info(self) -> tuple[Info, ...]:
         """What each trace is, has and lacks."""
@@ -183,6 +196,72 @@ def compare(
     Raises:
         HtaDsv4Error: unknown ``by``, repeated labels, unreadable traces.
     """
+    loaded = _loaded(runs)
+    return compare_module.compare([r.shares(by) for r in loaded], _differences(loaded))
+
+
+def explain(
+    runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path],
+    by: str | Sequence[str] = "bucket",
+    again: Mapping[str, Sequence[Run]] | None = None,
+) -> Explanation:
+    """Say why the time per step changed from each variant to the next.
+
+    Args:
+        runs: as for :func:`compare`, in the order in which the changes were made.
+        by: ``bucket``, ``role``, ``origin``, ``kernel``, or several of them.
+        again: label -> further captures of that variant, which show how much repeated captures differ.
+
+    Returns:
+        The exact decomposition of each change, its verdicts, fusions and splits; empty, with the reason, where a
+        variant has no steps.
+
+    Raises:
+        HtaDsv4Error: fewer than two variants, an unknown ``by``, unreadable traces.
+    """
+    keys, loaded, again = parse_by(by), _loaded(runs), again or {}
+    if unknown := set(again) - {r.label for r in loaded}:
+        known = ", ".join(r.label for r in loaded)
+        raise HtaDsv4Error(f"{min(unknown)!r} repeats no variant; the variants are {known}")
+    variants = []
+    for run in loaded:
+        if not run.counted.steps:
+            return Explanation(reason=f"{run.label} has no steps, so there is no time per step to explain")
+        first = profile(run.label, run.counted, step_times(run.counted))
+        repeats = tuple(r.counted for r in again.get(run.label, ()) if r.counted.steps)
+        variants.append(Captured(first, repeats))
+    return explain_change(variants, keys)
+
+
+def scaling(points: Sequence[tuple[float, Run]], parameter: str, by: str | None = None) -> Scaling:
+    """Fit time per step over the values of a parameter.
+
+    Args:
+        points: value and capture; several captures at one value are repeats.
+        parameter: what the values are, e.g. ``max_context``.
+        by: ``bucket``, ``role``, ``origin`` or ``kernel``; by default origin where every capture knows it, else bucket.
+
+    Returns:
+        The fits, with what grows although it should not.
+
+    Raises:
+        HtaDsv4Error: fewer than two values, a capture without steps, an unknown ``by``.
+    """
+    runs = [run for _, run in points]
+    if by is None:
+        by = "origin" if runs and all(_knows_origin(r) for r in runs) else "bucket"
+    (key,) = keys if len(keys := parse_by(by)) == 1 else ("",)
+    if not key:
+        raise HtaDsv4Error(f"--by {by}: a fit has rows of one kind; give a single key")
+    made = [Point(run.label, x, step_rows(run.counted, key)) for x, run in points]
+    return fit_scaling(made, parameter, key)
+
+
+def _knows_origin(run: Run) -> bool:
+    return bool(run.counted.steps) and profile(run.label, run.counted, step_times(run.counted)).knows_origin
+
+
+def _loaded(runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path]) -> list[Run]:
     pairs = runs.items() if isinstance(runs, Mapping) else [(None, r) for r in runs]
     loaded = []
     for label, run in pairs:
@@ -191,7 +270,7 @@ def compare(
         elif label is not None and label != run.label:
             run = Run(label, run.traces, run.rules)
         loaded.append(run)
-    return compare_module.compare([r.shares(by) for r in loaded], _differences(loaded))
+    return loaded
 
 
 def _differences(runs: Sequence[Run]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +43,7 @@ def test_the_common_subsequence_is_one_and_is_longest(a, b):
     """Any two sequences -> increasing pairs of equal tokens, as many as the textbook table says."""
     pairs = al.common_subsequence(a, b)
     assert all(a[i] == b[j] for i, j in pairs)
-    assert all(p[0] < q[0] and p[1] < q[1] for p, q in zip(pairs, pairs[1:], strict=False))
+    assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
     assert len(pairs) == brute_force(a, b)
 
 
@@ -100,10 +101,8 @@ def test_layers_are_aligned_with_layers_where_scopes_say_so():
     assert not aligned(base, other).by_layer
 
 
-steps = st.lists(
-    st.lists(st.tuples(st.sampled_from(["a", "b", "c_1", "c_2", ATTN, COMBINE]), st.integers(1, 9_999)), min_size=1, max_size=10),
-    min_size=1, max_size=4,
-)  # fmt: skip
+launches = st.tuples(st.sampled_from(["a", "b", "c_1", "c_2", ATTN, COMBINE]), st.integers(1, 9_999))
+steps = st.lists(st.lists(launches, min_size=1, max_size=10), min_size=1, max_size=4)
 
 
 @settings(max_examples=30, deadline=None)

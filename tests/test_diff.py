@@ -238,7 +238,7 @@ def noisy(label: str, scale: float, n: int = 24, seed: int = 0) -> Profile:
 
 
 def test_verdicts_tell_a_change_from_noise():
-    """K 10 % faster within 2 % noise, rest untouched -> k real, rest within noise, across-run unknown with one capture."""
+    """Kernel k 10 % faster in 2 % noise, the rest as it was -> k real, rest within noise, across-run unknown."""
     why = explain([Captured(noisy("a", 1.0)), Captured(noisy("b", 0.9, seed=1))], ["kernel"]).pairs[0]
     verdict = dict(zip(why.rows["kernel"], why.row_changes, strict=True))
     assert verdict["k"].within_run == REAL

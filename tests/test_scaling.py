@@ -49,7 +49,7 @@ def test_known_coefficients_come_back():
 
 
 def test_the_indexer_and_nothing_else_grows_with_max_context():
-    """Indexer O(max context), attention and moe constant within 2 % noise -> the indexer alone is flagged, power near 1."""
+    """Indexer O(max context), the rest constant within 2 % noise -> the indexer alone is flagged, power near 1."""
     found = scaling(
         points({"indexer": lambda x: 1e5 + 20 * x, "attention": lambda x: 3e6, "moe": lambda x: 9e6}, noise=0.02),
         "max_context", "origin",
@@ -75,7 +75,7 @@ def test_growth_that_does_not_matter_is_not_flagged():
 
 
 def test_two_values_take_their_interval_from_the_steps():
-    """Two contexts with 8 steps of 1 % -> an interval around the power from the steps, a note on the form; R2 unknown."""
+    """Two contexts, 8 steps of 1 % noise -> the interval of the power is from the steps, R2 unknown, a note."""
     made = points({"indexer": lambda x: 20 * x, "moe": lambda x: 1e6}, CONTEXTS[:2], noise=0.01)
     found = scaling(made, "max_context", "origin")
     indexer = next(r for r in found.rows if r.name == "indexer")

@@ -187,6 +187,22 @@ def row_changes(
     return out
 
 
+def step_rows(part: Counted, by: str) -> dict[str, np.ndarray]:
+    """Time of each row in each step of one capture.
+
+    Args:
+        part: its counted part.
+        by: bucket, role, origin or kernel.
+
+    Returns:
+        Row -> int64 [steps], ns; empty where there are no steps.
+    """
+    if not part.steps:
+        return {}
+    table = step_values(part, _keyed(part, (by,), {}, True))
+    return {str(name): table[name].to_numpy() for name in table.columns}
+
+
 def _launches(name: object, base: Captured, other: Captured, keys: Sequence[Sequence[np.ndarray]]) -> str:
     a, b = (
         side.profile.part.activities[col.DUR_NS].to_numpy()[labels[0] == name]

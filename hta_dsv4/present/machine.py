@@ -15,8 +15,10 @@ from hta_dsv4.analysis import compare as cmp
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.info import Info
+from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.shares import RankShares, Shares
 from hta_dsv4.classify.rules import Explanation
+from hta_dsv4.present.scaling_grid import scaling_rows
 
 SCHEMA = 1
 
@@ -143,6 +145,11 @@ def comparison_csv(comparison: Comparison) -> str:
         {"variant": v["label"], "steps": v["steps"], **row} for v in body["variants"] for row in v["rows"]
     ]
     return _csv(["variant", "steps", *keys, *_ROW, cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE], rows)
+
+
+def scaling_csv(found: Scaling) -> str:
+    """One line per row and value of the parameter."""
+    return _csv(*scaling_rows(found))
 
 
 def _csv(columns: list[str], rows: Sequence[dict[str, Any]]) -> str:
