@@ -10,7 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hta_dsv4.trace.columns import Codes, Columns, whole_numbers
-from hta_dsv4.trace.schema import CATEGORY_NOW, GPU_KINDS, KIND_CODE, OTHER_CATEGORIES, PYTHON, EventDecoder
+from hta_dsv4.trace.schema import (
+    CATEGORY_NOW,
+    FLOWS,
+    GPU_KINDS,
+    KIND_CODE,
+    NO_RAW,
+    OTHER_CATEGORIES,
+    PYTHON,
+    EventDecoder,
+)
 from hta_dsv4.trace.times import to_ns
 
 
@@ -34,42 +43,32 @@ class Collector:
         self.python_frames = python_frames
         self.gpu, self.cpu = Columns(), Columns()
         self.names, self.categories, self.pids, self.tids = Codes(), Codes(), Codes(), Codes()
-        self.shapes, self.dtypes = Codes(), Codes()
+        self.shapes, self.dtypes, self.dims = Codes(), Codes(), Codes()
         self.count = 0  # events seen so far: the next event's index
         self.notes: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
-        self.decoder = EventDecoder(cpu, self.note)
+        self.decoder = EventDecoder(cpu, python_frames, self.note)
 
     def add(self, events: Sequence[Any]) -> None:
         """Take one batch of events, in file order."""
         base = self.count
         self.count += len(events)
         kinds = GPU_KINDS
-        gpu: list[Any] = []
-        gpu_at: list[int] = []
+        at = [i for i, e in enumerate(events) if e.cat in kinds]
+        gpu = [events[i] for i in at]
+        if not {"X"}.issuperset([e.ph for e in gpu]):
+            at = [i for i in at if events[i].ph == "X"]
+            gpu = [events[i] for i in at]
+        gpu_at = np.array(at, np.int64) + base
         cpu: list[Any] = []
-        cpu_at: list[int] = []
         if self.cpu_wanted:
-            skip_python = not self.python_frames
-            for i, e in enumerate(events, base):
-                if e.ph == "X":
-                    cat = e.cat
-                    if cat in kinds:
-                        gpu.append(e)
-                        gpu_at.append(i)
-                    elif cat != PYTHON or not skip_python:
-                        cpu.append(e)
-                        cpu_at.append(i)
-                elif e.cat in kinds or e.ph == "B" or e.ph is None:
-                    self._unread(e)
-        else:
-            for i, e in enumerate(events, base):
-                if e.cat in kinds:
-                    if e.ph == "X":
-                        gpu.append(e)
-                        gpu_at.append(i)
-                    else:
-                        self._unread(e)
+            skip = kinds.keys() | FLOWS | (set() if self.python_frames else {PYTHON, "PythonFunction"})
+            at = [i for i, e in enumerate(events) if e.ph == "X" and e.cat not in skip]
+            cpu = [events[i] for i in at]
+        cpu_at = np.array(at, np.int64) + base
+        for e in events:
+            if e.ph != "X" and (e.ph is None or e.ph == "B" or e.cat in kinds):
+                self._unread(e)
         if gpu:
             self._add_gpu(gpu, gpu_at)
         if cpu:
@@ -105,7 +104,7 @@ class Collector:
         elif e.ph != "E":
             self.note("GPU activities that are no complete (X) events are not counted", name)
 
-    def _add_common(self, table: Columns, events: list[Any], at: list[int]) -> list[Any]:
+    def _add_common(self, table: Columns, events: list[Any], at: npt.NDArray[np.int64]) -> list[Any]:
         """Times, name and index; returns the events that were kept."""
         start = to_ns([e.ts for e in events])
         if not start.ok.all():
@@ -113,7 +112,7 @@ class Collector:
                 example = f"{events[i].name!r}, entry {at[i]}, ts {events[i].ts!r}"[:160]
                 self.note("events without a usable start time, left out", example, int((~start.ok).sum()))
             keep = np.flatnonzero(start.ok).tolist()
-            events, at = [events[i] for i in keep], [at[i] for i in keep]
+            events, at = [events[i] for i in keep], at[keep]
             start = to_ns([e.ts for e in events])
             if not events:
                 return events
@@ -135,7 +134,7 @@ class Collector:
             self.note(lost, count=start.rounded + dur.rounded)
         table.add("start", start.ns)
         table.add("dur", dur.ns)
-        table.add("index", np.array(at, np.int64))
+        table.add("index", at)
         table.add("name", self.names.encode([e.name or "" for e in events]))
         table.add("pid", self._labels(self.pids, [e.pid for e in events]))
         table.rows += len(events)
@@ -147,7 +146,7 @@ class Collector:
         except TypeError:  # a list or an object where an id belongs
             return codes.encode([v if isinstance(v, str | int | float) else str(v) for v in values])
 
-    def _add_gpu(self, events: list[Any], at: list[int]) -> None:
+    def _add_gpu(self, events: list[Any], at: npt.NDArray[np.int64]) -> None:
         events = self._add_common(self.gpu, events, at)
         if not events:
             return
@@ -165,13 +164,11 @@ class Collector:
         self._ints(table, "shared_mem", [a.shared_mem for a in args])
         self._ints(table, "bytes", [a.bytes for a in args])
         self._ints(table, "graph_node", [a.graph_node for a in args])
-        for what in ("grid", "block"):
-            triples = [a.grid for a in args] if what == "grid" else [a.block for a in args]
-            whole = [t if type(t) is list and len(t) == 3 else (None, None, None) for t in triples]
-            for axis, values in zip("xyz", zip(*whole, strict=True), strict=True):
-                self._ints(table, f"{what}_{axis}", list(values))
+        # A trace has few different shapes of launch: keep the text's number here, read each text once later.
+        table.add("grid", self.dims.encode([b"" if a.grid is NO_RAW else bytes(a.grid) for a in args]))
+        table.add("block", self.dims.encode([b"" if a.block is NO_RAW else bytes(a.block) for a in args]))
 
-    def _add_cpu(self, events: list[Any], at: list[int]) -> None:
+    def _add_cpu(self, events: list[Any], at: npt.NDArray[np.int64]) -> None:
         events = self._add_common(self.cpu, events, at)
         if not events:
             return
@@ -185,8 +182,11 @@ class Collector:
         self._ints(table, "stream", [a.stream for a in args])
         self._ints(table, "correlation", [a.correlation for a in args])
         self._external(table, args)
-        table.add("shapes", self.shapes.encode([bytes(a.shapes) or bytes(a.shapes_old) for a in args]))
-        table.add("dtypes", self.dtypes.encode([bytes(a.dtypes) for a in args]))
+        shapes = [a.shapes if a.shapes is not NO_RAW else a.shapes_old for a in args]
+        table.add("shapes", self.shapes.encode([b"" if r is NO_RAW else bytes(r) for r in shapes]))
+        table.add(
+            "dtypes", self.dtypes.encode([b"" if a.dtypes is NO_RAW else bytes(a.dtypes) for a in args])
+        )
 
     def _external(self, table: Columns, args: list[Any]) -> None:
         values = [a.external_id for a in args]

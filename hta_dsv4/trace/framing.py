@@ -77,12 +77,12 @@ class Framing(Envelope):
         """Decode one batch from the stream: (events, text left over, whether the list has ended)."""
         want = self._want
         # One byte more than the text: room for the bracket that closes a piece on trial.
-        text = bytearray(b"[" + pending + b" ")
+        text = bytearray().join((b"[", pending, b" "))
         eof = False
         while True:
             if not eof and len(text) <= want:
                 more = self._read(want)
-                text = bytearray(text[:-1] + more + b" ")
+                text = bytearray().join((memoryview(text)[:-1], more, b" "))
                 eof = not more
             if self._sanitize:
                 text = self._sanitized(text)

@@ -1,14 +1,16 @@
 """Which fields of an event do we read? The entries of ``traceEvents`` as typed structs.
 
 The structs declare only what the tables need; everything else is skipped by the decoder, which is where the
-speed comes from. Field order follows Kineto's, as the decoder looks for the next declared field first.
-Numbers with a point arrive as their text (``float_hook=str``), so no digit of a time is ever lost.
+speed comes from. One struct per category, so that flows, Python frames and (where not wanted) CPU events are
+skipped whole; a batch with an event of another kind is decoded again with one struct for all. Field order
+follows Kineto's, as the decoder looks for the next declared field first. Numbers with a point arrive as their
+text (``float_hook=str``), so no digit of a time is ever lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 
@@ -28,8 +30,9 @@ OTHER_CATEGORIES = frozenset({
     "glow_runtime", "privateuse1_runtime", "privateuse1_driver", "collective_comm", "cuda_profiler_range",
     "external_correlation", "ac2g", "fwdbwd", PYTHON,
 })  # fmt: skip
+FLOWS = frozenset({"ac2g", "fwdbwd"})  # arrows between events: never a row
 KIND_CODE = {KERNEL: 0, MEMCPY: 1, MEMSET: 2}
-_NO_RAW = msgspec.Raw(b"")
+NO_RAW = msgspec.Raw(b"")  # what an absent field holds: compare by identity
 
 
 class Args(msgspec.Struct, gc=False):
@@ -42,11 +45,11 @@ class Args(msgspec.Struct, gc=False):
     correlation: Any = None
     registers: Any = msgspec.field(name="registers per thread", default=None)
     shared_mem: Any = msgspec.field(name="shared memory", default=None)
-    grid: Any = None
-    block: Any = None
-    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=_NO_RAW)
-    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=_NO_RAW)
-    shapes_old: msgspec.Raw = msgspec.field(name="Input dims", default=_NO_RAW)
+    grid: msgspec.Raw = NO_RAW
+    block: msgspec.Raw = NO_RAW
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=NO_RAW)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_RAW)
+    shapes_old: msgspec.Raw = msgspec.field(name="Input dims", default=NO_RAW)
     bytes: Any = None
     graph_node: Any = msgspec.field(name="graph node id", default=None)
 
@@ -61,17 +64,16 @@ class GpuArgs(msgspec.Struct, gc=False):
     correlation: Any = None
     registers: Any = msgspec.field(name="registers per thread", default=None)
     shared_mem: Any = msgspec.field(name="shared memory", default=None)
-    grid: Any = None
-    block: Any = None
+    grid: msgspec.Raw = NO_RAW
+    block: msgspec.Raw = NO_RAW
     bytes: Any = None
     graph_node: Any = msgspec.field(name="graph node id", default=None)
 
 
-class Event(msgspec.Struct, gc=False):
-    """One entry of ``traceEvents``."""
+class Fields(msgspec.Struct, gc=False):
+    """What is read of an event whose category its type says."""
 
     ph: str | None = None
-    cat: str | None = None
     name: str | None = None
     pid: Any = None
     tid: Any = None
@@ -80,11 +82,10 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-class GpuEvent(msgspec.Struct, gc=False):
-    """:class:`Event` with :class:`GpuArgs`."""
+class GpuFields(msgspec.Struct, gc=False):
+    """:class:`Fields` with :class:`GpuArgs`."""
 
     ph: str | None = None
-    cat: str | None = None
     name: str | None = None
     pid: Any = None
     ts: Any = None
@@ -92,25 +93,63 @@ class GpuEvent(msgspec.Struct, gc=False):
     args: GpuArgs | None = None
 
 
+class Event(Fields, gc=False):
+    """An event of any category."""
+
+    cat: str | None = None
+
+
+class GpuEvent(GpuFields, gc=False):
+    """An event of any category, read for its GPU side only."""
+
+    cat: str | None = None
+
+
+def _by_category(fields: type[msgspec.Struct], read: set[str], skip: set[str]) -> Any:
+    """A union of one struct per category: ``fields`` for those read, nothing at all for those skipped."""
+    kinds = [_tagged(c, (fields,), {"cat": c}) for c in sorted(read)]
+    # A skipped event has no phase, so that nothing takes it for a complete one.
+    kinds += [_tagged(c, (), {"cat": c, "ph": ""}) for c in sorted(skip - read)]
+    return Union[tuple(kinds)]  # noqa: UP007  # built at run time
+
+
+def _tagged(category: str, bases: tuple[type, ...], constants: dict[str, Any]) -> type:
+    name = f"Category_{category}"
+    return msgspec.defstruct(
+        name, [], bases=bases or None, tag=category, tag_field="cat", namespace=constants, gc=False
+    )
+
+
 class EventDecoder:
     """JSON arrays of events -> structs.
 
     Args:
         cpu: decode what the event table needs too.
+        python_frames: decode Python frames too.
         note: called with (what, example) for each value that is not what it should be.
     """
 
-    def __init__(self, cpu: bool, note: Callable[[str, str], None]) -> None:
+    def __init__(self, cpu: bool, python_frames: bool, note: Callable[[str, str], None]) -> None:
         kind: Any = Event if cpu else GpuEvent
         self._kind, self._args = kind, Args if cpu else GpuArgs
         self.no_args: Any = self._args()
         self._note = note
+        read = set(GPU_KINDS)
+        if cpu:
+            read |= OTHER_CATEGORIES - FLOWS - {"", PYTHON} | ({PYTHON} if python_frames else set())
+        union: Any = _by_category(Fields if cpu else GpuFields, read, set(OTHER_CATEGORIES) - {""})
+        self._fast: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(
+            list.__class_getitem__(union), float_hook=str
+        )
         self._many: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[kind], float_hook=str)
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, float_hook=str)
 
     def decode(self, text: memoryview) -> list[Any]:
         """Decode an array of events; raises what msgspec raises."""
-        return self._many.decode(text)
+        try:
+            return self._fast.decode(text)
+        except msgspec.ValidationError:  # a category not listed, or none: metadata events have none
+            return self._many.decode(text)
 
     def split(self, text: bytes) -> list[Any]:
         """Decode an array event by event; what has the wrong type is read as far as it goes."""

@@ -13,7 +13,7 @@ from pandas.api.extensions import ExtensionArray
 
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.collect import Collector
-from hta_dsv4.trace.columns import Codes, Columns
+from hta_dsv4.trace.columns import Codes, Columns, whole_numbers
 from hta_dsv4.trace.meta import device_of_pid
 
 Ints = npt.NDArray[np.int64]
@@ -97,16 +97,13 @@ class Builder:
             if name == col.EXTERNAL_ID:
                 mask = mask | (values == 0)  # Kineto numbers ops from 1
             data[name] = integer(values[order], mask[order], "Int64")
-        for name in (
-            col.GRID_X,
-            col.GRID_Y,
-            col.GRID_Z,
-            col.BLOCK_X,
-            col.BLOCK_Y,
-            col.BLOCK_Z,
-            col.REGISTERS,
-        ):
-            data[name] = self._int32(*table.join(name), order, name)
+        data[col.REGISTERS] = self._int32(*table.join(col.REGISTERS), order, col.REGISTERS)
+        values, absent = self._dims()
+        for what in ("grid", "block"):
+            codes = table.join(what)[0]
+            for i, axis in enumerate("xyz"):
+                name = f"{what}_{axis}"
+                data[name] = self._int32(values[codes, i], absent[codes, i], order, name)
         return pd.DataFrame({c: data[c] for c in col.GPU_COLUMNS}, copy=False)
 
     def events(self) -> pd.DataFrame:
@@ -144,6 +141,19 @@ class Builder:
         else:
             data[col.RANK] = np.full(table.rows, self.rank, np.int32)
         return order, data
+
+    def _dims(self) -> tuple[Ints, Mask]:
+        """The (x, y, z) of each spelling of a grid or block: values and what is missing, shape (spellings, 3)."""
+        triples: list[Any] = []
+        for raw in self.c.dims:
+            triple = msgspec.json.decode(raw) if raw else None
+            if isinstance(triple, list) and len(triple) == 3:
+                triples.extend(triple)
+            else:
+                triples.extend((None, None, None))
+        what = "spellings of grid or block that are no whole numbers, read as missing"
+        values, mask = whole_numbers(triples, lambda shown: self.c.note(what, shown))
+        return values.reshape(-1, 3), mask.reshape(-1, 3)
 
     def _int32(self, values: Ints, mask: Mask, order: npt.NDArray[np.intp], name: str) -> ExtensionArray:
         wide = ~mask & (np.abs(values) > np.iinfo(np.int32).max)
