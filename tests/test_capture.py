@@ -109,7 +109,7 @@ def test_companion_is_captured_eagerly_beside(tmp_path: Path) -> None:
     """A companion function -> a second trace and manifest, each naming the other's part."""
     result = capture(tmp_path / "graph", companion=decode)
     assert result.companion is not None
-    assert result.manifest.companion == "graph.eager.trace.json.gz" == result.companion.trace.name
+    assert result.manifest.companion == "graph_eager.trace.json.gz" == result.companion.trace.name
     assert result.companion.manifest.launch == "eager"
     assert "graph.trace.json.gz" in result.companion.manifest.notes[0]
     assert len(list(tmp_path.iterdir())) == 4

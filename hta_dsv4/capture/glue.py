@@ -61,7 +61,7 @@ def hadamard(size: int, device: torch.device) -> torch.Tensor:
     h = torch.ones((1, 1))
     while h.shape[0] < size:
         h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)], 0)
-    return (h * size**-0.5).to(device, torch.bfloat16)
+    return torch.mul(h, size**-0.5).to(device, torch.bfloat16)
 
 
 def clamped_swiglu(gate_up: torch.Tensor, limit: float) -> torch.Tensor:

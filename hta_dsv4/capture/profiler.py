@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,6 +27,7 @@ from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, Timing, manifest_p
 from hta_dsv4.capture.scopes import profiler_on
 from hta_dsv4.capture.tracefile import Slim, Summary, keep_trace
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.shipped import traces_dir
 
 _PROFILER_WARMUP = 2  # steps with the profiler on and not recorded: its first launches are slow
 
@@ -293,7 +294,7 @@ def capture_decode(
         out: file name of the trace.
         baseline: unprofiled steps to time.
         companion: the same step launched eagerly. Kernels of a replayed graph carry no operator and no scope; this
-            second trace, ``<name>.eager.trace.json.gz``, tells what asked for each of them.
+            second trace, ``<name>_eager.trace.json.gz``, tells what asked for each of them.
         progress: told what happens, one short line each.
         options: further arguments of :class:`DecodeCapture`.
 
@@ -327,14 +328,15 @@ def capture_decode(
 
 def no_cuda_message() -> str:
     """One line for a machine without a GPU, naming the traces that need none."""
-    package = Path(__file__).resolve().parents[1]
-    shipped: Sequence[Path] = [p for p in (package / "_traces", package.parent / "traces") if p.is_dir()]
-    where = f"; traces captured on an H200 are in {shipped[0]}" if shipped else ""
+    try:
+        where = f"; traces captured on an H200 are in {traces_dir()}"
+    except HtaDsv4Error:  # an installation without them
+        where = ""
     return f"no CUDA device here, so there is nothing to trace{where}"
 
 
 def _companion_path(out: Path) -> Path:
-    return out.with_name(f"{stem(out)}.eager{TRACE_SUFFIX}")
+    return out.with_name(f"{stem(out)}_eager{TRACE_SUFFIX}")
 
 
 def _check_writable(out: Path) -> None:

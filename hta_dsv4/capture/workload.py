@@ -14,13 +14,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
-from dsv4_kernels.decode import sparse_mla_decode
-from dsv4_kernels.indexer import PagedIndexK, indexer_logits, indexer_topk
+from dsv4_kernels.indexer import PagedIndexK
 from dsv4_kernels.layout import PagedKV
-from dsv4_kernels.mhc import MhcWeights, hc_head, mhc_post, mhc_pre
-from dsv4_kernels.moe_fp4 import moe_fp4, route
+from dsv4_kernels.mhc import MhcWeights
 
-from hta_dsv4.capture import fused_glue
 from hta_dsv4.capture.caches import (
     Tables,
     entry_slots,
@@ -43,6 +40,7 @@ from hta_dsv4.capture.config import (
 )
 from hta_dsv4.capture.glue import clamped_swiglu, hadamard, rope_table, rotate_
 from hta_dsv4.capture.linear import project_f32
+from hta_dsv4.capture.parts import parts_for
 from hta_dsv4.capture.scopes import scope
 from hta_dsv4.capture.switches import Switches
 from hta_dsv4.capture.weights import IndexerWeights, ModelWeights, random_weights
@@ -115,8 +113,13 @@ class DecodeStep:
         self.config = model_config(config) if isinstance(config, str) else config
         self.shape, self.switches = shape, switches
         self.device = torch.device(device)
-        generator = torch.Generator(self.device).manual_seed(seed)
-        self.weights = weights or random_weights(self.config, switches, generator, sets_per_kind)
+        self.parts = parts_for(switches)
+        if weights is None:
+            generator = torch.Generator(self.device).manual_seed(seed)
+            weights = random_weights(self.config, switches, generator, sets_per_kind)
+        self.weights = weights
+        # A stream of its own: caches must not depend on whether the weights were drawn here or handed in.
+        generator = torch.Generator(self.device).manual_seed(seed + 1)
         self.tables: Tables = make_tables(shape, generator)
         self.cache_sets: dict[str, int] = {}
         self.caches = self._make_caches(generator)
@@ -183,7 +186,7 @@ class DecodeStep:
         with scope("head/hc_head"):
             head = self.weights.head
             eps, hc_eps = self.config.rms_eps, self.config.hc_eps
-            y = hc_head(
+            y = self.parts.hc_head(
                 x, head.hc_fn, head.hc_scale, head.hc_base, eps=eps, hc_eps=hc_eps, variant=self.switches.mhc
             )
         with scope("head/lm_head"):
@@ -234,18 +237,19 @@ class DecodeStep:
         )
         y = self._attention(layer, y, meta)
         with scope(f"{name}/mhc_post/attention"):
-            x = mhc_post(y, x, post, comb, variant=self.switches.mhc)
+            x = self.parts.mhc_post(y, x, post, comb, variant=self.switches.mhc)
         y, post, comb = self._mhc_pre(x, self.weights.mhc_ffn[layer], w.ffn_norm, f"{name}/mhc_pre/moe")
         y = self._moe(layer, y)
         with scope(f"{name}/mhc_post/moe"):
-            return mhc_post(y, x, post, comb, variant=self.switches.mhc)
+            x = self.parts.mhc_post(y, x, post, comb, variant=self.switches.mhc)
+        return x
 
     def _mhc_pre(
         self, x: torch.Tensor, w: MhcWeights, norm: torch.Tensor, name: str
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         c = self.config
         with scope(name):
-            y, post, comb = mhc_pre(
+            y, post, comb = self.parts.mhc_pre(
                 x, w, eps=c.rms_eps, hc_eps=c.hc_eps, iters=c.sinkhorn_iters, variant=self.switches.mhc
             )
         with scope(name.replace("mhc_pre", "norm")):
@@ -257,18 +261,16 @@ class DecodeStep:
         rope, fused = "swa" if kind is LayerKind.SWA else "c4", self.switches.glue == "fused"
         B = x.shape[0]
         with scope(f"{name}/attention/q_kv_proj"):
-            q_a, kv = torch.split(w.wqkv_a(x), [c.q_lora, HEAD_DIM], dim=1)
+            q_a, kv = torch.split(self.parts.project(w.wqkv_a, x), [c.q_lora, HEAD_DIM], dim=1)
             q_lora = F.rms_norm(q_a, (c.q_lora,), w.q_norm, c.rms_eps)
-            q = w.wq_b(q_lora).view(B, c.heads, HEAD_DIM)
+            q = self.parts.project(w.wq_b, q_lora).view(B, c.heads, HEAD_DIM)
             if fused:
-                q = fused_glue.q_norm_rope(q, meta.rope[rope], c.rms_eps)
+                q = self.parts.q_norm_rope(q, meta.rope[rope], c.rms_eps)
             else:
                 q = rotate_(F.rms_norm(q, (HEAD_DIM,), None, c.rms_eps), meta.rope[rope])
         with scope(f"{name}/attention/kv_write"):
             if fused:
-                fused_glue.kv_norm_rope_insert(
-                    cache.swa, meta.write_slot, kv, w.kv_norm, meta.rope[rope], c.rms_eps
-                )
+                self.parts.kv_insert(cache.swa, meta.write_slot, kv, w.kv_norm, meta.rope[rope], c.rms_eps)
             else:
                 kv = rotate_(F.rms_norm(kv, (HEAD_DIM,), w.kv_norm, c.rms_eps), meta.rope[rope])
                 write_kv(cache.swa, meta.write_slot, kv)
@@ -279,7 +281,7 @@ class DecodeStep:
                 write = meta.c4_write if kind is LayerKind.C4 else meta.c128_write
                 start, state = meta.rope[f"{kind.value} entry"], cache.state
                 if fused:
-                    fused_glue.compress_insert(
+                    self.parts.compress_insert(
                         kv_gate, meta.position, w.compressor, state, cache.extra, write, start, c.rms_eps
                     )
                 else:
@@ -292,15 +294,17 @@ class DecodeStep:
                 meta.c4_topk_length,
             )
         with scope(f"{name}/attention/core"):
-            out, _ = sparse_mla_decode(
+            out, _ = self.parts.attention(
                 q[:, None], cache.swa, meta.swa_slots, topk_length=meta.swa_length,
                 extra=cache.extra, extra_indices=slots, extra_topk_length=length,
                 attn_sink=w.sink, variant=self.switches.attention,
             )  # fmt: skip
         with scope(f"{name}/attention/out_proj"):
             out, inverse = out[:, 0], meta.rope[f"{rope} inverse"]
-            out = fused_glue.q_norm_rope(out, inverse, 0.0, norm=False) if fused else rotate_(out, inverse)
-            return w.wo_b(w.wo_a(out.reshape(B, c.o_groups, -1)).reshape(B, -1))
+            out = self.parts.q_norm_rope(out, inverse, 0.0, norm=False) if fused else rotate_(out, inverse)
+            low = self.parts.project(w.wo_a, out.reshape(B, c.o_groups, -1))
+            y: torch.Tensor = self.parts.project(w.wo_b, low.reshape(B, -1))
+            return y
 
     def _indexer(
         self,
@@ -319,7 +323,7 @@ class DecodeStep:
             kv_gate = project_f32(x, w.compressor.kv_gate)
             start, state = meta.rope["c4 entry"], cache.index_state
             if fused:
-                fused_glue.index_compress_insert(
+                self.parts.index_insert(
                     kv_gate, meta.position, w.compressor, state, cache.index, meta.c4_write, start,
                     self._hadamard, c.rms_eps,
                 )  # fmt: skip
@@ -327,11 +331,11 @@ class DecodeStep:
                 key, _ = compress(kv_gate, meta.position, w.compressor, state, c.rms_eps)
                 write_index_k(cache.index, meta.c4_write, rotate_(key, start) @ self._hadamard)
         with scope(f"{name}/q_proj"):
-            q = w.wq_b(q_lora).view(B, c.index_heads, INDEX_DIM)
+            q = self.parts.project(w.wq_b, q_lora).view(B, c.index_heads, INDEX_DIM)
             weights = x.to(w.weights_proj.dtype) @ w.weights_proj.t()
             factor = (INDEX_DIM * c.index_heads) ** -0.5
             if fused:
-                codes, weights = fused_glue.index_query(q, weights, meta.rope["c4"], self._hadamard, factor)
+                codes, weights = self.parts.index_query(q, weights, meta.rope["c4"], self._hadamard, factor)
             else:
                 turned = (rotate_(q, meta.rope["c4"]) @ self._hadamard).float()
                 scale = turned.abs().amax(-1, keepdim=True).clamp_min(1e-4) / 448.0
@@ -339,18 +343,21 @@ class DecodeStep:
                 weights = weights.float() * scale[..., 0] * factor
         table = self.tables.c4.pages
         with scope(f"{name}/logits"):
-            scores = indexer_logits(
+            scores = self.parts.index_logits(
                 codes, cache.index, weights, table, meta.c4_length, variant=self.switches.indexer
             )
         with scope(f"{name}/topk"):
             form = "triton" if self.switches.indexer == "triton" else "torch"
-            return indexer_topk(scores, meta.c4_length, table, c.index_topk, variant=form)[:, None]
+            selected: torch.Tensor = self.parts.index_topk(
+                scores, meta.c4_length, table, c.index_topk, variant=form
+            )
+            return selected[:, None]
 
     def _moe(self, layer: int, x: torch.Tensor) -> torch.Tensor:
         c, w, name = self.config, self.weights.layers[layer], f"layer.{layer}/moe"
         with scope(f"{name}/router"):
             hashed = layer < c.hash_layers
-            ids, weights = route(
+            ids, weights = self.parts.route(
                 project_f32(x, w.router),
                 bias=None if hashed else w.router_bias,
                 topk=c.experts_per_token,
@@ -359,11 +366,14 @@ class DecodeStep:
                 variant=self.switches.moe,
             )
         with scope(f"{name}/experts"):
-            routed = moe_fp4(x, w.experts, ids, weights, limit=c.swiglu_limit, variant=self.switches.moe)
+            routed: torch.Tensor = self.parts.experts(
+                x, w.experts, ids, weights, limit=c.swiglu_limit, variant=self.switches.moe
+            )
         with scope(f"{name}/shared_expert"):
-            swiglu = fused_glue.silu_mul_clamp if self.switches.glue == "fused" else clamped_swiglu
-            shared = w.shared_w2(swiglu(w.shared_w13(x), c.swiglu_limit))
-            return routed + shared
+            swiglu = self.parts.swiglu if self.switches.glue == "fused" else clamped_swiglu
+            shared = swiglu(self.parts.project(w.shared_w13, x), c.swiglu_limit)
+            out: torch.Tensor = routed + self.parts.project(w.shared_w2, shared)
+        return out
 
 
 if __name__ == "__main__":
