@@ -229,7 +229,10 @@ def explain(
             return Explanation(reason=f"{run.label} has no steps, so there is no time per step to explain")
         first = profile(run.label, run.counted, step_times(run.counted))
         repeats = tuple(r.counted for r in again.get(run.label, ()) if r.counted.steps)
-        variants.append(Captured(first, repeats))
+        ranks = (
+            f"{run.label}: rank {run.counted.rank}, the median of {len(run.ranks)}, stands for the variant"
+        )
+        variants.append(Captured(first, repeats, (ranks,) if len(run.ranks) > 1 else ()))
     return explain_change(variants, keys)
 
 

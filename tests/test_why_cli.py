@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from hta_dsv4 import shipped
+from hta_dsv4.analysis.why import Captured, explain
+from hta_dsv4.present.diff_grid import explanation_grids
 from tests.conftest import CASES, cli
+from tests.variants import variant
 
 PROBE = str(shipped.traces()["h200_probe"])
 A, B = f"a={CASES / '34-diff-a.json'}", f"b={CASES / '34-diff-b.json'}"
@@ -149,6 +152,29 @@ def test_a_trace_without_steps_is_compared_by_share_and_says_why_not_more(tmp_pa
     assert (done.returncode, body["pairs"]) == (0, [])
     assert "none has no steps" in body["reason"]
     assert "not explained: none has no steps" in cli("diff", A, f"none={path}").stdout
+
+
+def test_split_k_is_told_as_a_split_with_a_cost_of_its_own():
+    """Attention of 60 us -> split of 22 us and combine of 4 us in 43 layers: the notes say so, the headline adds up."""
+
+    def step(*attention: tuple[str, int]) -> list[tuple[str, int]]:
+        return [("dense_gemm.dense.gemm", 20_000), *attention, ("glue.pointwise.mul", 3_000)] * 43
+
+    mma = variant("mma", [step(("attention.attention_core.mhead", 60_000))] * 8)
+    split = [("attention.attention_core.part", 22_000), ("attention.attention_combine.merge", 4_000)]
+    why = explain([Captured(mma), Captured(variant("split_k", [step(*split)] * 7))], ["bucket"])
+    effects, movers, rewrites = explanation_grids(why)
+    assert (
+        "sum 3,569.000 -> 2,107.000 us/step: -1,462.000 = count 0, duration 0, appeared +1,118.000"
+        in effects.title
+    )
+    assert "attention_combine is new in split_k: it costs 172.000 us per step" in effects.notes
+    (split_note,) = [n for n in effects.notes if "became 2" in n]
+    assert split_note.endswith("43x per step: 43 launches more and 1,462.000 us saved per step")
+    assert [r[0] for r in rewrites.rows] == ["split"]
+    assert len(movers.rows) == 3
+    verdict = {r[0]: r[8] for r in effects.rows}
+    assert verdict == {"attention": "real within run", "dense_gemm": "unchanged", "glue": "unchanged"}
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv", "--md", ""])

@@ -352,7 +352,7 @@ def _notes(base: Profile, other: Profile, by_origin: bool, matches: Sequence[Mat
     loose = [m for m in matches if m.matched and m.method in (names.TILING, names.FUNCTION)]
     if loose:
         notes.append(
-            f"{len(loose)} kernels were matched although their names differ in more than a running number "
-            f"(lowest confidence {min(m.confidence for m in loose):.2f})"
+            f"{len(loose)} kernel{'s' * (len(loose) > 1)} matched although the names differ in more than a running "
+            f"number (lowest confidence {min(m.confidence for m in loose):.2f})"
         )
     return tuple(notes)

@@ -275,6 +275,8 @@ def _judge(
 ) -> tuple[str, str]:
     if len(a) == len(b) and np.array_equal(a, b):
         return UNCHANGED, "the same values step by step"
+    if np.ptp(a) == np.ptp(b) == 0 and a[0] == b[0]:
+        return UNCHANGED, "the same value in every step"
     if interval is None or floor is None:
         return UNKNOWN, why
     if abs(delta) <= floor:

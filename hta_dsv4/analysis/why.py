@@ -29,10 +29,12 @@ class Captured:
     Attributes:
         profile: its time per step, from its first capture.
         repeats: the counted parts of further captures of the same variant; they only tell how much captures differ.
+        notes: what should be known of it, e.g. which of its ranks this is.
     """
 
     profile: Profile
     repeats: tuple[Counted, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def captures(self) -> tuple[Counted, ...]:
@@ -113,7 +115,7 @@ def _why(base: tuple[Captured, StepSequence], other: tuple[Captured, StepSequenc
     alignment = align(one_sequence, two_sequence, parts.matches)
     sums = _judged([one.profile.times[[SUM, WALL]], *map(_times, one.repeats)],
                    [two.profile.times[[SUM, WALL]], *map(_times, two.repeats)], [SUM, WALL])  # fmt: skip
-    notes = list(parts.notes)
+    notes = [*one.notes, *two.notes, *parts.notes]
     for captured, sequence in (base, other):
         if sequence.alike < sequence.steps:
             notes.append(

@@ -70,6 +70,18 @@ def _leader(parts: d.Decomposition, effect: str) -> str:
     return f" ({by_role.idxmax()})"
 
 
+def _one_sided(parts: d.Decomposition) -> list[str]:
+    """Roles that only one variant has: what a change costs or saves by itself, e.g. the combine of split-K."""
+    out = []
+    for _, row in parts.table("role").iterrows():
+        size = us(abs(int(row[d.DELTA_NS])))
+        if row[d.BASE_LAUNCHES] == 0:
+            out.append(f"{row['role']} is new in {parts.other.label}: it costs {size} us per step")
+        elif row[d.OTHER_LAUNCHES] == 0:
+            out.append(f"{row['role']} is gone in {parts.other.label}: {size} us per step less")
+    return out[:4]
+
+
 def _verdict(change: Change) -> str:
     if change.across_run != UNKNOWN:
         return f"{change.across_run} across runs"
@@ -127,7 +139,7 @@ def _effects(why: Why, top: int) -> Grid:
             _verdict(why.wall_change), _interval(why.wall_change),
         ),
     ]  # fmt: skip
-    notes = (*(_sentence(r) for r in _telling(why)), *_reasons(why), *why.notes)
+    notes = (*(_sentence(r) for r in _telling(why)), *_one_sided(parts), *_reasons(why), *why.notes)
     return Grid(headline(why), (*keys, *_HEADERS), tuple(rows), tuple(footer), notes, left=len(keys))
 
 
@@ -163,7 +175,7 @@ def _movers(why: Why) -> Grid:
             )
         )  # fmt: skip
     unsure = [
-        f"{row['kernel']}: {why.kernel_changes[i].reason}"
+        f"{_short(str(row['kernel']))}: {why.kernel_changes[i].reason}"
         for i, (_, row) in enumerate(table.iterrows())
         if why.kernel_changes[i].within_run == UNKNOWN
     ]
@@ -174,20 +186,21 @@ def _movers(why: Why) -> Grid:
 
 
 def _telling(why: Why) -> list[Rewrite]:
-    """Fusions and splits that save or cost time, for the notes; replacements are in the tables already."""
-    return [r for r in why.alignment.rewrites if r.kind in (FUSED, SPLIT)][:3]
+    """The rewrites that save or cost most, for the notes; plain additions and removals are in the tables already."""
+    return [r for r in why.alignment.rewrites if r.kind not in (ADDED, REMOVED) and r.saved_ns][:3]
 
 
 def _sentence(rewrite: Rewrite) -> str:
     """``5 kernels became 1, 43x per step: 172 launches and 473.000 us saved``."""
     old, new = len(rewrite.base), len(rewrite.other)
-    what = {
-        ADDED: f"{new} kernel{'s' * (new > 1)} added",
-        REMOVED: f"{old} kernel{'s' * (old > 1)} removed",
-        REPLACED: "1 kernel replaced by another",
-    }.get(rewrite.kind, f"{old} kernel{'s' * (old > 1)} became {new}")
+    if rewrite.kind == REPLACED:
+        what = f"{_short(rewrite.base[0])} was replaced by {_short(rewrite.other[0])}"
+    else:
+        what = f"{old} kernel{'s' * (old > 1)} became {new}"
     if rewrite.kind == SPLIT:
         what += f" ({' + '.join(_short(n) for n in rewrite.other)})"
+    elif rewrite.kind == FUSED:
+        what += f" ({_short(rewrite.other[0])})"
     launches, ns = rewrite.saved_launches, rewrite.saved_ns
     count = f"{abs(launches):,} launches {'saved' if launches > 0 else 'more'} and " if launches else ""
     time = f"{us(abs(ns))} us {'saved' if ns >= 0 else 'more'} per step"
