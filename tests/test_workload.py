@@ -21,6 +21,7 @@ from hta_dsv4.capture.compressor import CompressorState, CompressorWeights, comp
 from hta_dsv4.capture.config import FLASH, PRO, TINY, LayerKind, StepShape, model_config  # noqa: E402
 from hta_dsv4.capture.glue import hadamard, rope_table, rotate_  # noqa: E402
 from hta_dsv4.capture.linear import random_linear  # noqa: E402
+from hta_dsv4.capture.state import step_metadata  # noqa: E402
 from hta_dsv4.capture.switches import CHOICES, VARIANTS, Switches, variant_switches  # noqa: E402
 from hta_dsv4.capture.workload import DecodeStep  # noqa: E402
 from hta_dsv4.errors import HtaDsv4Error  # noqa: E402
@@ -146,7 +147,7 @@ def test_metadata_at_boundaries(context: int) -> None:
     """Contexts around group and page boundaries -> lengths, -1 tails and write slots as the model defines them."""
     shape = StepShape(1, context, max(context, 512))
     step = DecodeStep("tiny", shape, CPU, "cpu")
-    meta = step._metadata()
+    meta = step_metadata(step.position, shape, TINY.index_topk, step.tables, step.rope)
     position = int(step.position[0])
     seen = position + 1
     swa = meta.swa_slots[0, 0]

@@ -10,81 +10,20 @@ Run as a file it decodes a few tokens of the tiny model on the CPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
-from dsv4_kernels.indexer import PagedIndexK
-from dsv4_kernels.layout import PagedKV
 from dsv4_kernels.mhc import MhcWeights
 
-from hta_dsv4.capture.caches import (
-    Tables,
-    entry_slots,
-    make_tables,
-    random_index_pool,
-    random_kv_pool,
-    write_index_k,
-    write_kv,
-)
-from hta_dsv4.capture.compressor import CompressorState, compress, random_state
-from hta_dsv4.capture.config import (
-    HC,
-    HEAD_DIM,
-    INDEX_DIM,
-    WINDOW,
-    LayerKind,
-    ModelConfig,
-    StepShape,
-    model_config,
-)
-from hta_dsv4.capture.glue import clamped_swiglu, hadamard, rope_table, rotate_
+from hta_dsv4.capture.caches import make_tables, write_index_k, write_kv
+from hta_dsv4.capture.compressor import compress
+from hta_dsv4.capture.config import HC, HEAD_DIM, INDEX_DIM, LayerKind, ModelConfig, StepShape, model_config
+from hta_dsv4.capture.glue import clamped_swiglu, hadamard, rotate_
 from hta_dsv4.capture.linear import project_f32
 from hta_dsv4.capture.parts import parts_for
 from hta_dsv4.capture.scopes import scope
+from hta_dsv4.capture.state import LayerCache, Metadata, RopeTables, make_caches, step_metadata
 from hta_dsv4.capture.switches import Switches
 from hta_dsv4.capture.weights import IndexerWeights, ModelWeights, random_weights
-
-_CACHE_BUDGET = 24 << 30  # bytes; past it, layers of one kind share cache memory in turn
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """What one layer remembers: KV pools and compressor states, where its kind has them."""
-
-    swa: PagedKV
-    extra: PagedKV | None = None
-    index: PagedIndexK | None = None
-    state: CompressorState | None = None
-    index_state: CompressorState | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Metadata:
-    """What all layers of a step share; [B, ...] tensors on the device.
-
-    Attributes:
-        position: [B] int64, of the token being decoded.
-        swa_slots: [B, 1, 128] int32, newest first, -1 past the start; swa_length: [B] int32.
-        write_slot: [B] int64, where this token's KV goes.
-        c4_length: [B] int32, complete ratio-4 entries; c4_topk_length: [B] int32, at least 1.
-        c4_write, c128_write: [B] int64, where an entry closed by this token goes, else the spare slot.
-        c128_slots: [B, 1, width] int32, all complete entries, -1 tail; c128_length: [B] int32, at least 1.
-        rope: factors at this position per kind of rotary base: ("swa" | "c4"), and at the group's start for
-            ("c4 entry" | "c128 entry"); [B, 32] complex64.
-    """
-
-    position: torch.Tensor
-    swa_slots: torch.Tensor
-    swa_length: torch.Tensor
-    write_slot: torch.Tensor
-    c4_length: torch.Tensor
-    c4_topk_length: torch.Tensor
-    c4_write: torch.Tensor
-    c128_write: torch.Tensor
-    c128_slots: torch.Tensor
-    c128_length: torch.Tensor
-    rope: dict[str, torch.Tensor]
 
 
 class DecodeStep:
@@ -120,56 +59,17 @@ class DecodeStep:
         self.weights = weights
         # A stream of its own: caches must not depend on whether the weights were drawn here or handed in.
         generator = torch.Generator(self.device).manual_seed(seed + 1)
-        self.tables: Tables = make_tables(shape, generator)
-        self.cache_sets: dict[str, int] = {}
-        self.caches = self._make_caches(generator)
+        self.tables = make_tables(shape, generator)
+        kinds = self.config.layers
+        self.caches, self.cache_sets = make_caches(kinds, self.weights, self.tables, shape.batch, generator)
         B = shape.batch
         spread = max(min(shape.context // 8, shape.context - 1), 0)
         back = torch.randint(0, spread + 1, (B,), generator=generator, device=self.device)
         self.position = shape.context - 1 - back
         self.tokens = torch.randint(0, self.config.vocab, (B,), generator=generator, device=self.device)
-        rope = {kind: rope_table(kind, shape.capacity, self.device) for kind in (LayerKind.SWA, LayerKind.C4)}
-        # The inverse rotation's factors are stored: a lazy conjugate would be resolved by one more launch a layer.
-        self._rope = {k.value: v for k, v in rope.items()} | {
-            f"{k.value} inverse": v.conj().resolve_conj() for k, v in rope.items()
-        }
+        self.rope = RopeTables.up_to(shape.capacity, self.device)
         self._hadamard = hadamard(INDEX_DIM, self.device)
         self.logits: torch.Tensor | None = None
-
-    def _make_caches(self, generator: torch.Generator) -> tuple[LayerCache, ...]:
-        tables, layers, B = self.tables, self.config.layers, self.shape.batch
-        per_layer = {
-            LayerKind.C4: tables.c4.pool_pages * (37_440 + 8_448),
-            LayerKind.C128: tables.c128.pool_pages * 1_728,
-        }
-        total = sum(self.config.count(k) * v for k, v in per_layer.items())
-        share = min(1.0, _CACHE_BUDGET / total)
-        pools: dict[LayerKind, list[tuple[PagedKV, PagedIndexK | None]]] = {}
-        for kind in per_layer:
-            table = tables.c4 if kind is LayerKind.C4 else tables.c128
-            count = max(1, int(self.config.count(kind) * share))
-            self.cache_sets[kind.value] = count
-            pools[kind] = [
-                (
-                    random_kv_pool(table, generator),
-                    random_index_pool(table, generator) if kind is LayerKind.C4 else None,
-                )
-                for _ in range(count)
-            ]
-        caches: list[LayerCache] = []
-        seen = dict.fromkeys(LayerKind, 0)
-        for kind, w in zip(layers, self.weights.layers, strict=True):
-            swa = random_kv_pool(tables.swa, generator)
-            if w.compressor is None:
-                caches.append(LayerCache(swa))
-                continue
-            extra, index = pools[kind][seen[kind] % len(pools[kind])]
-            seen[kind] += 1
-            index_state = random_state(w.indexer.compressor, B, generator) if w.indexer else None
-            caches.append(
-                LayerCache(swa, extra, index, random_state(w.compressor, B, generator), index_state)
-            )
-        return tuple(caches)
 
     def __call__(self) -> torch.Tensor:
         """Decode one token per request.
@@ -178,7 +78,7 @@ class DecodeStep:
             [B] int64, the next tokens: the step's own state, overwritten by the next call.
         """
         with scope("metadata"):
-            meta = self._metadata()
+            meta = step_metadata(self.position, self.shape, self.config.index_topk, self.tables, self.rope)
         with scope("embedding"):
             x = self.weights.embedding[self.tokens][:, None, :].repeat(1, HC, 1)
         for layer in range(len(self.config.layers)):
@@ -198,38 +98,6 @@ class DecodeStep:
             self.position.add_(1).clamp_(max=self.shape.capacity - 1)
         return self.tokens
 
-    def _metadata(self) -> Metadata:
-        tables, position = self.tables, self.position
-        seen = position + 1
-        back = position[:, None] - torch.arange(WINDOW, device=self.device)
-        ring = tables.swa.owned * tables.swa.page_size
-        swa = torch.where(back >= 0, entry_slots(tables.swa, back % ring), -1).int()
-        c4_length = (seen // 4).int()
-        entry = torch.arange(self.shape.c128_width, device=self.device).expand(position.shape[0], -1)
-        c128_seen = seen // 128
-        c128 = torch.where(entry < c128_seen[:, None], entry_slots(tables.c128, entry), -1).int()
-        writes = {}
-        for ratio, table in ((4, tables.c4), (128, tables.c128)):
-            closed = (position // ratio)[:, None]
-            writes[ratio] = torch.where(seen % ratio == 0, entry_slots(table, closed)[:, 0], table.spare_slot)
-        return Metadata(
-            position=position,
-            swa_slots=swa[:, None],
-            swa_length=seen.clamp(max=WINDOW).int(),
-            write_slot=entry_slots(tables.swa, (position % ring)[:, None])[:, 0],
-            c4_length=c4_length,
-            c4_topk_length=c4_length.clamp(1, self.config.index_topk),
-            c4_write=writes[4],
-            c128_write=writes[128],
-            c128_slots=c128[:, None],
-            c128_length=c128_seen.clamp(min=1).int(),
-            rope={
-                **{name: table[position] for name, table in self._rope.items()},
-                "c4 entry": self._rope["c4"][position // 4 * 4],
-                "c128 entry": self._rope["c4"][position // 128 * 128],
-            },
-        )
-
     def _layer(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
         w, name = self.weights.layers[layer], f"layer.{layer}"
         y, post, comb = self._mhc_pre(
@@ -241,8 +109,8 @@ class DecodeStep:
         y, post, comb = self._mhc_pre(x, self.weights.mhc_ffn[layer], w.ffn_norm, f"{name}/mhc_pre/moe")
         y = self._moe(layer, y)
         with scope(f"{name}/mhc_post/moe"):
-            x = self.parts.mhc_post(y, x, post, comb, variant=self.switches.mhc)
-        return x
+            out: torch.Tensor = self.parts.mhc_post(y, x, post, comb, variant=self.switches.mhc)
+        return out
 
     def _mhc_pre(
         self, x: torch.Tensor, w: MhcWeights, norm: torch.Tensor, name: str
