@@ -40,6 +40,10 @@ SCOPE = "scope"  # category: path of user annotations around the launch, outermo
 # added by later floors
 STEP = "step"  # Int32: index into the steps table
 BUCKET, ROLE, RULE, ORIGIN = "bucket", "role", "rule", "origin"  # category
+# how the origin is known: scope | module | frame | op (around the launch) | companion (another trace's launch) |
+# kernel | multiplicity | neighbour (inferred) | none
+ORIGIN_METHOD = "origin_method"  # category
+ORIGIN_CONFIDENCE = "origin_confidence"  # float32, 0 (unknown) to 1 (said by the trace itself)
 
 SCOPE_SEP = " > "
 

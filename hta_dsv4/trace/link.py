@@ -7,6 +7,7 @@ the launching thread. Every join looks rows up, so that it can never multiply or
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,38 @@ def link(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, 
     scope[linked] = codes[back]
     out[col.SCOPE] = pd.Categorical.from_codes(scope, categories=pd.Index(paths, dtype=object).astype("str"))
     return out, warnings
+
+
+def paths_around(
+    activities: pd.DataFrame, events: pd.DataFrame, wanted: Callable[[str], bool]
+) -> pd.Series[Any]:
+    """The path of chosen annotations, modules and Python functions around each launch.
+
+    Args:
+        activities: an activity table with links.
+        events: the event table of the same trace, read with Python frames where functions are wanted.
+        wanted: asked once per distinct name whether an annotation or a Python frame belongs into the path.
+
+    Returns:
+        Category of str aligned with ``activities``: names outermost first, joined by ``SCOPE_SEP``; NA where there is
+        no launch or nothing chosen around it.
+    """
+    codes = np.full(len(activities), -1, np.int32)
+    paths: list[str] = []
+    launch = activities[col.LAUNCH_INDEX].to_numpy(dtype=np.int64, na_value=-1)
+    linked = launch >= 0
+    if linked.any():
+        index = events[col.EVENT_INDEX].to_numpy()
+        order = np.argsort(index, kind="stable")
+        used, back = np.unique(launch[linked], return_inverse=True)
+        rows = order[np.searchsorted(index[order], used)]
+        around = _label_mask(events[col.CATEGORY], lambda c: c in (ANNOTATION, PYTHON))
+        around = around & _label_mask(events[col.NAME], wanted)
+        inner, parent = _enclosing_chain(events, _threads(events), around, rows)
+        paths, found = _paths(events[col.NAME], inner, parent)
+        codes[linked] = found[back]
+    categories = pd.Index(paths, dtype=object).astype("str")
+    return pd.Series(pd.Categorical.from_codes(codes, categories=categories), index=activities.index)
 
 
 # --- launches ------------------------------------------------------------------------------------------

@@ -1,0 +1,363 @@
+"""Which part of the model asked for each activity: the innermost telling thing around its launch -> origin.
+
+Bucket and role say what a kernel *is*, by its name; the origin says who *wanted* it. A copy is glue whoever asks, but
+only the origin tells that most copies of a step serve the indexer. What tells is, from strong to weak: a range named
+with ``record_function``, a module or a Python function (where stacks were recorded), the CPU op; the rules are in
+``origins.toml``. Where nothing around the launch tells, a kernel that only one part of the model uses tells by its
+role, and is marked as inferred. What has no origin says ``unknown``: nothing is guessed silently.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hta_dsv4.errors import RulesError
+from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.link import MODULE_PREFIX, is_graph_launch, paths_around
+from hta_dsv4.trace.model import Trace
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ORIGINS = (
+    "indexer", "attention", "compressor", "kv_cache", "qkv_proj", "o_proj", "mhc_pre", "mhc_post", "mhc_head", "router",
+    "moe", "shared_expert", "norm", "embed", "lm_head", "sampling", "comm", "metadata", "unknown",
+)  # fmt: skip
+"""Every origin, in the order of the tables."""
+
+UNKNOWN = "unknown"
+SCOPE, MODULE, FRAME, OP = "scope", "module", "frame", "op"
+KERNEL, COMPANION, MULTIPLICITY, NEIGHBOUR, NONE = "kernel", "companion", "multiplicity", "neighbour", "none"
+METHODS = (SCOPE, MODULE, FRAME, OP, COMPANION, KERNEL, MULTIPLICITY, NEIGHBOUR, NONE)
+"""How an origin is known, strongest first; from ``kernel`` on it is inferred."""
+
+INFERRED = (KERNEL, MULTIPLICITY, NEIGHBOUR)
+
+CONFIDENCE = {
+    SCOPE: 1.0,
+    MODULE: 0.95,
+    FRAME: 0.95,
+    OP: 0.8,
+    KERNEL: 0.7,
+    MULTIPLICITY: 0.6,
+    NEIGHBOUR: 0.5,
+    NONE: 0.0,
+}
+"""Confidence by method; of a companion it is that of its own evidence times how well the kernels fit."""
+
+_FRAME = re.compile(r"^(?P<file>[^()]*?)\(\d+\): (?P<function>.+)$")
+_MODULE_NUMBER = re.compile(r"_\d+$")
+_KINDS = (SCOPE, MODULE, FRAME, OP)
+
+
+@dataclass(frozen=True, slots=True)
+class OriginRule:
+    """One rule; the fields are those of ``origins.toml``."""
+
+    name: str
+    origin: str
+    priority: int
+    on: tuple[str, ...]
+    pattern: re.Pattern[str]
+    inside: re.Pattern[str] | None
+    comment: str
+    examples: tuple[str, ...]
+    counter_examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One judgement.
+
+    Attributes:
+        origin: one of :data:`ORIGINS`.
+        method: one of :data:`METHODS`.
+        confidence: 0 to 1, see :data:`CONFIDENCE`.
+        rule: the rule that won, or ``"none"``.
+        element: the part of the path that told, as recorded; empty where none did.
+    """
+
+    origin: str
+    method: str
+    confidence: float
+    rule: str
+    element: str = ""
+
+
+NOWHERE = Origin(UNKNOWN, NONE, 0.0, "none")
+
+
+class OriginRules:
+    """Rules in the order they are tried. Build one with :func:`load_origins` or :func:`default_origins`."""
+
+    def __init__(self, rules: Sequence[OriginRule], kernel_roles: Mapping[str, str]) -> None:
+        """Order the rules, highest priority first.
+
+        Args:
+            rules: as read.
+            kernel_roles: role -> origin, for roles that one part of the model alone uses.
+        """
+        self.rules = tuple(sorted(rules, key=lambda r: -r.priority))
+        self.kernel_roles = dict(kernel_roles)
+
+    def of_path(self, path: Sequence[str], op: str | None = None) -> Origin:
+        """Judge what stood around a launch.
+
+        Args:
+            path: scopes, modules and Python functions around it as recorded, outermost first.
+            op: the CPU op, innermost of all.
+
+        Returns:
+            The origin; ``unknown`` with method ``none`` where nothing tells.
+        """
+        parts = [(*element(p), p) for p in path] + ([(OP, op, op)] if op else [])
+        for _, equals in groupby(self.rules, key=lambda r: r.priority):
+            found = [(depth, rule) for rule in equals if (depth := _deepest(rule, parts)) is not None]
+            if found:
+                depth, rule = max(found, key=lambda pair: pair[0])
+                kind, _, recorded = parts[depth]
+                return Origin(rule.origin, kind, CONFIDENCE[kind], rule.name, recorded)
+        return NOWHERE
+
+    def of_role(self, role: str) -> Origin:
+        """What a kernel's role alone says."""
+        origin = self.kernel_roles.get(role)
+        return NOWHERE if origin is None else Origin(origin, KERNEL, CONFIDENCE[KERNEL], f"role {role}")
+
+    def knows(self, recorded: str) -> bool:
+        """Whether a scope, module or Python function says something to any rule, also as what encloses another."""
+        kind, text = element(recorded)
+        return any(
+            (kind in r.on and r.pattern.search(text)) or (r.inside is not None and r.inside.search(text))
+            for r in self.rules
+        )
+
+    def failures(self) -> list[str]:
+        """Examples that do not hold, one sentence each; a path is written with `` > `` between its elements."""
+        wrong = []
+        for rule in self.rules:
+            for want, texts in ((True, rule.examples), (False, rule.counter_examples)):
+                for text in texts:
+                    found = self._of_example(text)
+                    if (found.rule == rule.name) is not want:
+                        what = "is won by" if want else "should not be won by"
+                        wrong.append(f"rule {rule.name!r}: {text!r} {what} {found.rule!r}")
+        return wrong
+
+    def _of_example(self, text: str) -> Origin:
+        parts = text.split(col.SCOPE_SEP)
+        if len(parts) == 1 and "::" in text:
+            return self.of_path((), text)
+        if len(parts) == 1 and text.startswith(("nccl:", "gloo:")):
+            return self.of_path((), text)
+        return self.of_path([_as_recorded(p) for p in parts])
+
+    def classify_frame(self, trace: Trace, activities: pd.DataFrame) -> pd.DataFrame:
+        """Add origin, its method and its confidence to an activity table.
+
+        Args:
+            trace: the trace of the table; its events are asked for Python functions, where it has them.
+            activities: with links; with ``role`` the role is asked where nothing else tells. Not modified.
+
+        Returns:
+            A new frame with ``origin`` and ``origin_method`` (category) and ``origin_confidence`` (float32).
+        """
+        n = len(activities)
+        paths = self._paths(trace, activities)
+        ops = activities[col.OP] if col.OP in activities else _missing(activities)
+        roles = activities[col.ROLE] if col.ROLE in activities else _missing(activities)
+        codes = [c.cat.codes.to_numpy().astype(np.int64) + 1 for c in (paths, ops, roles)]
+        replay = replayed(activities)
+        codes[0] = np.where(
+            replay, 0, codes[0]
+        )  # what stands around a replay is not what asked for the kernel
+        width = [len(c.cat.categories) + 1 for c in (paths, ops, roles)]
+        key = (codes[0] * width[1] + codes[1]) * width[2] + codes[2]
+        distinct, back = np.unique(key, return_inverse=True)
+        judged = []
+        for k in distinct.tolist():
+            path_code, op_code, role_code = (
+                k // width[2] // width[1] - 1,
+                k // width[2] % width[1] - 1,
+                k % width[2] - 1,
+            )
+            path = str(paths.cat.categories[path_code]).split(col.SCOPE_SEP) if path_code >= 0 else []
+            op = str(ops.cat.categories[op_code]) if op_code >= 0 else None
+            found = self.of_path(path, op)
+            if found is NOWHERE and role_code >= 0:
+                found = self.of_role(str(roles.cat.categories[role_code]))
+            judged.append(found)
+        out = activities.copy(deep=False)
+        return assign(out, [judged[i] for i in back.tolist()] if n else [])
+
+    def _paths(self, trace: Trace, activities: pd.DataFrame) -> pd.Series[Any]:
+        """The path around each launch: the scope column, or a finer one where Python functions were read."""
+        events = trace.events
+        functions = len(events) > 0 and bool((events[col.CATEGORY] == "python_function").any())
+        if functions and col.LAUNCH_INDEX in activities:
+            return paths_around(activities, events, self.knows)
+        return activities[col.SCOPE] if col.SCOPE in activities else _missing(activities)
+
+
+def _deepest(rule: OriginRule, parts: Sequence[tuple[str, str, str]]) -> int | None:
+    """The innermost element a rule matches, or ``None``."""
+    for depth in range(len(parts) - 1, -1, -1):
+        kind, text, _ = parts[depth]
+        if kind not in rule.on or not rule.pattern.search(text):
+            continue
+        if rule.inside is None or any(rule.inside.search(outer) for _, outer, _ in parts[:depth]):
+            return depth
+    return None
+
+
+def element(recorded: str) -> tuple[str, str]:
+    """Kind and text of a path element, as rules see it.
+
+    Args:
+        recorded: e.g. ``nn.Module: C4Indexer_7`` or ``.../python/sglang/srt/models/deepseek_v4.py(1884): hc_pre``.
+
+    Returns:
+        (kind, text), e.g. ``("module", "C4Indexer")``, ``("frame", "sglang/srt/models/deepseek_v4.py: hc_pre")``.
+    """
+    if recorded.startswith(MODULE_PREFIX):
+        return MODULE, _MODULE_NUMBER.sub("", recorded[len(MODULE_PREFIX) :])
+    if found := _FRAME.match(recorded):
+        return (
+            FRAME,
+            f"{found['file'].rpartition('/python/')[2].rpartition('site-packages/')[2]}: {found['function']}",
+        )
+    return SCOPE, recorded
+
+
+def _as_recorded(example: str) -> str:
+    """An example's element in the spelling of a trace."""
+    if re.fullmatch(r"[A-Z]\w*", example):
+        return f"{MODULE_PREFIX}{example}_0"
+    if found := re.fullmatch(r"(\S+\.py): (\S+)", example):
+        return f"{found[1]}(1): {found[2]}"
+    return example
+
+
+def replayed(activities: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which activities ran in a graph replay, so that nothing around their launch speaks of them."""
+    if col.LAUNCH_NAME not in activities:
+        return np.zeros(len(activities), dtype=bool)
+    launch = activities[col.LAUNCH_NAME].astype("category")
+    graph = np.array([is_graph_launch(str(c)) for c in launch.cat.categories] + [False])
+    out: np.ndarray[Any, np.dtype[np.bool_]] = graph[launch.cat.codes.to_numpy()]
+    return out
+
+
+def assign(table: pd.DataFrame, origins: Sequence[Origin]) -> pd.DataFrame:
+    """Set the origin columns from one judgement per row.
+
+    Args:
+        table: changed in place.
+        origins: as many as rows.
+
+    Returns:
+        The table.
+    """
+    names = [o.origin for o in origins]
+    known = [*ORIGINS, *sorted(set(names) - set(ORIGINS))]
+    table[col.ORIGIN] = pd.Categorical(names, categories=known)
+    table[col.ORIGIN_METHOD] = pd.Categorical([o.method for o in origins], categories=list(METHODS))
+    table[col.ORIGIN_CONFIDENCE] = np.array([o.confidence for o in origins], dtype=np.float32)
+    return table
+
+
+def _missing(activities: pd.DataFrame) -> pd.Series[Any]:
+    return pd.Series(pd.Categorical([None] * len(activities), categories=[]), index=activities.index)
+
+
+def load_origins(path: Path | None = None) -> OriginRules:
+    """Read origin rules.
+
+    Args:
+        path: a TOML file in the form of ``origins.toml``; by default that one.
+
+    Returns:
+        The rules.
+
+    Raises:
+        RulesError: missing, not TOML, a malformed rule, or an example that does not hold: file, rule and remedy.
+    """
+    path = path or Path(__file__).with_name("origins.toml")
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise RulesError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except UnicodeDecodeError as error:
+        raise RulesError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise RulesError(f"{path}: not valid TOML: {error}; correct it there") from None
+    unknown = set(document) - {"rule", "kernel_roles"}
+    if unknown:
+        raise RulesError(
+            f"{path}: unknown key {min(unknown)!r}; origin rules hold [[rule]] and [kernel_roles]"
+        )
+    rules = OriginRules(
+        [_rule(entry, number, path) for number, entry in enumerate(document.get("rule", []), 1)],
+        document.get("kernel_roles", {}),
+    )
+    for problem in rules.failures():
+        raise RulesError(f"{path}: {problem}; correct the rule, the example or the priority")
+    return rules
+
+
+def _rule(entry: Any, number: int, path: Path) -> OriginRule:
+    at = f"{path}: rule {entry.get('name', number) if isinstance(entry, dict) else number!r}"
+    if not isinstance(entry, dict):
+        raise RulesError(f"{at}: not a table; write [[rule]] above its keys")
+    allowed = {
+        "name",
+        "origin",
+        "priority",
+        "on",
+        "pattern",
+        "inside",
+        "comment",
+        "examples",
+        "counter_examples",
+    }
+    for key in entry:
+        if key not in allowed:
+            raise RulesError(f"{at}: unknown key {key!r}; known keys are {', '.join(sorted(allowed))}")
+    for key in ("name", "origin", "pattern", "comment"):
+        if not isinstance(entry.get(key), str) or not entry[key]:
+            raise RulesError(f'{at}: needs {key} = "..."')
+    on = entry.get("on", list(_KINDS))
+    if not isinstance(on, list) or not set(on) <= set(_KINDS):
+        raise RulesError(f"{at}: on = {on!r}; use some of {', '.join(_KINDS)}")
+    if not isinstance(entry.get("priority"), int):
+        raise RulesError(f"{at}: needs priority, a whole number")
+    for key in ("examples", "counter_examples"):
+        if not entry.get(key):
+            raise RulesError(f"{at}: needs at least one entry in {key}; they are the rule's tests")
+    try:
+        pattern = re.compile(entry["pattern"])
+        inside = re.compile(entry["inside"]) if "inside" in entry else None
+    except re.error as error:
+        raise RulesError(f"{at}: bad regular expression: {error}; correct it") from None
+    return OriginRule(
+        entry["name"], entry["origin"], entry["priority"], tuple(on), pattern, inside, entry["comment"],
+        tuple(entry["examples"]), tuple(entry["counter_examples"]),
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def default_origins() -> OriginRules:
+    """The bundled rules, loaded once."""
+    return load_origins()
