@@ -4,6 +4,7 @@
 >>> run = hta_dsv4.load("decode.pt.trace.json.gz")  # doctest: +SKIP
 >>> run.shares(by="bucket").table  # doctest: +SKIP
 >>> hta_dsv4.compare({"original": "a.json.gz", "split_k": "b.json.gz"}).table  # doctest: +SKIP
+>>> hta_dsv4.why({"original": "a.json.gz", "split_k": "b.json.gz"}).pairs[0].rows  # doctest: +SKIP
 
 Names are imported on first use, so that ``hta_dsv4.capture`` runs where only torch is installed.
 """
@@ -15,17 +16,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hta_dsv4.errors import HtaDsv4Error
-    from hta_dsv4.run import Run, compare, load
+    from hta_dsv4.run import Run, compare, load, scaling, why
     from hta_dsv4.shipped import traces
 
-__all__ = ["HtaDsv4Error", "Run", "compare", "load", "traces"]
+__all__ = ["HtaDsv4Error", "Run", "compare", "load", "scaling", "traces", "why"]
 
 _HOME = {
     "HtaDsv4Error": "hta_dsv4.errors",
     "Run": "hta_dsv4.run",
     "compare": "hta_dsv4.run",
     "load": "hta_dsv4.run",
+    "scaling": "hta_dsv4.run",
     "traces": "hta_dsv4.shipped",
+    "why": "hta_dsv4.run",
 }
 
 

@@ -175,14 +175,16 @@ def diff(
     repeats: dict[str, list[Run]] = {}
     for repeat in _load(again or [], rules, salvage):
         repeats.setdefault(repeat.label, []).append(repeat)
-    why = run_module.explain(runs, by, repeats)
+    explained = run_module.why(runs, by, repeats)
     text = {
         Form.JSON: lambda: machine.dumps(
-            "diff", {**machine.comparison_body(comparison), "explanation": explanation_body(why)}
+            "diff", {**machine.comparison_body(comparison), "explanation": explanation_body(explained)}
         ),
         Form.CSV: lambda: machine.comparison_csv(comparison),
     }.get(form)
-    _write(form, text, lambda: [grid.comparison_grid(comparison, top), *explanation_grids(why, top)], full)
+    _write(
+        form, text, lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top)], full
+    )
 
 
 @app.command()

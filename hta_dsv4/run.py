@@ -18,13 +18,12 @@ import pandas as pd
 from hta_dsv4.analysis import compare as compare_module
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.counted import Counted, counted, step_times
-from hta_dsv4.analysis.diff import profile
 from hta_dsv4.analysis.info import Info, trace_info
+from hta_dsv4.analysis.profile import profile
 from hta_dsv4.analysis.scaling import Point, Scaling
 from hta_dsv4.analysis.scaling import scaling as fit_scaling
 from hta_dsv4.analysis.shares import Shares, parse_by, rank_shares
-from hta_dsv4.analysis.why import Captured, Explanation, step_rows
-from hta_dsv4.analysis.why import explain as explain_change
+from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.classify.rules import RuleSet, default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
@@ -200,7 +199,7 @@ def compare(
     return compare_module.compare([r.shares(by) for r in loaded], _differences(loaded))
 
 
-def explain(
+def why(
     runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path],
     by: str | Sequence[str] = "bucket",
     again: Mapping[str, Sequence[Run]] | None = None,
@@ -233,7 +232,7 @@ def explain(
             f"{run.label}: rank {run.counted.rank}, the median of {len(run.ranks)}, stands for the variant"
         )
         variants.append(Captured(first, repeats, (ranks,) if len(run.ranks) > 1 else ()))
-    return explain_change(variants, keys)
+    return explain(variants, keys)
 
 
 def scaling(points: Sequence[tuple[float, Run]], parameter: str, by: str | None = None) -> Scaling:

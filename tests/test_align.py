@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from hta_dsv4.analysis import align as al
 from hta_dsv4.analysis.names import match_names
+from hta_dsv4.analysis.sequences import step_sequence
+from hta_dsv4.analysis.subsequence import common_subsequence
 from tests.variants import Step, part_of
 
 
@@ -20,8 +22,7 @@ def aligned(
 ) -> al.Alignment:
     """The alignment of two variants given as steps."""
     a, b = (
-        al.step_sequence(part_of(s, scopes=scopes[i] if scopes else None))
-        for i, s in enumerate((base, other))
+        step_sequence(part_of(s, scopes=scopes[i] if scopes else None)) for i, s in enumerate((base, other))
     )
     kernels = [dict(zip(x.names, x.roles, strict=True)).items() for x in (a, b)]
     return al.align(a, b, match_names(*kernels))
@@ -41,7 +42,7 @@ def brute_force(a: list[int], b: list[int]) -> int:
 @given(st.lists(st.integers(0, 4), max_size=24), st.lists(st.integers(0, 4), max_size=24))
 def test_the_common_subsequence_is_one_and_is_longest(a, b):
     """Any two sequences -> increasing pairs of equal tokens, as many as the textbook table says."""
-    pairs = al.common_subsequence(a, b)
+    pairs = common_subsequence(a, b)
     assert all(a[i] == b[j] for i, j in pairs)
     assert all(p[0] < q[0] and p[1] < q[1] for p, q in pairwise(pairs))
     assert len(pairs) == brute_force(a, b)
@@ -49,7 +50,7 @@ def test_the_common_subsequence_is_one_and_is_longest(a, b):
 
 def test_none_equals_nothing():
     """Tokens that are None on both sides -> never paired."""
-    assert al.common_subsequence([None, 1, None], [None, 1, None]) == [(1, 1)]
+    assert common_subsequence([None, 1, None], [None, 1, None]) == [(1, 1)]
 
 
 LAYER = [
@@ -118,7 +119,7 @@ def test_rewrites_and_kept_kernels_add_up_to_the_difference(base, other):
 
 def test_the_typical_step_is_the_most_frequent_and_its_times_are_means():
     """Steps with 2, 2 and 3 kernels -> the two-kernel sequence, durations averaged over its two steps."""
-    found = al.step_sequence(
+    found = step_sequence(
         part_of([[("a", 10), ("b", 21)], [("a", 20), ("b", 30)], [("a", 99), ("b", 1), ("b", 1)]])
     )
     assert (found.names, found.alike, found.steps) == (("a", "b"), 2, 3)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from hta_dsv4.analysis import names
 from hta_dsv4.analysis.counted import counted, step_times
-from hta_dsv4.analysis.diff import BY, EFFECTS, Profile, apportion, chain, decompose, profile
+from hta_dsv4.analysis.diff import BY, EFFECTS, chain, decompose
 from hta_dsv4.analysis.intervals import extent
+from hta_dsv4.analysis.profile import Profile, apportion, profile
 from hta_dsv4.analysis.shares import rank_shares
 from hta_dsv4.analysis.stats import REAL, UNCHANGED, WITHIN_NOISE
 from hta_dsv4.analysis.stats import UNKNOWN as UNSURE

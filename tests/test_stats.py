@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hta_dsv4.analysis import stats
+from hta_dsv4.analysis import bootstrap, stats
 from hta_dsv4.analysis.stats import MIN_STEPS, REAL, UNCHANGED, UNKNOWN, WITHIN_NOISE
 
 
@@ -27,7 +27,7 @@ def drifting(n: int, phi: float, rng: np.random.Generator) -> np.ndarray:
 )  # fmt: skip
 def test_t_quantiles_are_the_tables(p, dof, t):
     """A probability and degrees of freedom -> the published quantile of Student's t."""
-    assert stats.t_quantile(p, dof) == pytest.approx(t, rel=1e-4)
+    assert bootstrap.t_quantile(p, dof) == pytest.approx(t, rel=1e-4)
 
 
 def test_intervals_hold_on_correlated_steps_where_independent_resampling_fails():
@@ -38,7 +38,7 @@ def test_intervals_hold_on_correlated_steps_where_independent_resampling_fails()
         x = drifting(60, 0.5, rng)
         low, high = stats.estimate(x, seed=k).interval
         ours += low <= 0 <= high
-        means = x[stats.resample(60, 1.0, k, 500)].mean(axis=1)
+        means = x[bootstrap.resample(60, 1.0, k, 500)].mean(axis=1)
         independent += np.quantile(means, 0.025) <= 0 <= np.quantile(means, 0.975)
     assert ours / 150 > 0.85
     assert independent / 150 < 0.82
@@ -48,17 +48,19 @@ def test_blocks_are_longer_the_longer_steps_remember():
     """independent, correlated and constant series -> block near n^(1/3), longer, and n^(1/3)."""
     rng = np.random.default_rng(1)
     free, bound = rng.normal(size=400), drifting(400, 0.9, rng)
-    assert stats.block_length(free) < 1.8 * 400 ** (1 / 3)
-    assert stats.block_length(bound) > 2 * stats.block_length(free)
-    assert stats.block_length(np.full(400, 7.0)) == pytest.approx(400 ** (1 / 3))
+    assert bootstrap.block_length(free) < 1.8 * 400 ** (1 / 3)
+    assert bootstrap.block_length(bound) > 2 * bootstrap.block_length(free)
+    assert bootstrap.block_length(np.full(400, 7.0)) == pytest.approx(400 ** (1 / 3))
 
 
 def test_resamples_are_blocks_of_consecutive_steps():
     """Mean block 10 -> nine of ten indices follow their predecessor; block 1 -> independent; every index in range."""
-    drawn = stats.resample(50, 10.0, seed=0)
+    drawn = bootstrap.resample(50, 10.0, seed=0)
     follows = ((drawn[:, 1:] - drawn[:, :-1]) % 50 == 1).mean()
     assert follows == pytest.approx(0.9, abs=0.02)
-    assert ((stats.resample(50, 1.0, 0)[:, 1:] - stats.resample(50, 1.0, 0)[:, :-1]) % 50 == 1).mean() < 0.05
+    assert (
+        (bootstrap.resample(50, 1.0, 0)[:, 1:] - bootstrap.resample(50, 1.0, 0)[:, :-1]) % 50 == 1
+    ).mean() < 0.05
     assert (drawn.min(), drawn.max()) == (0, 49)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis.counted import Counted, counted, step_times
-from hta_dsv4.analysis.diff import Profile, profile
+from hta_dsv4.analysis.profile import Profile, profile
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace import steps as steps_module
 from hta_dsv4.trace.steps import Steps

@@ -9,28 +9,19 @@ The two sequences are aligned by longest common subsequence, in three passes tha
 
 Where launches carry layer scopes (``layer.7/...``) on both sides, each layer is aligned with the same layer. What lies
 between two aligned kernels is a rewrite; equal rewrites (one per layer) are counted together.
-
-The common subsequence is exact: bit-parallel (Crochemore et al. 2001), 8,000 x 6,000 kernels take well
-under a second.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-import pandas as pd
-
-from hta_dsv4.analysis.counted import Counted
-from hta_dsv4.analysis.diff import apportion
 from hta_dsv4.analysis.names import Match
-from hta_dsv4.analysis.shares import divide_half_even
+from hta_dsv4.analysis.sequences import StepSequence
+from hta_dsv4.analysis.subsequence import common_subsequence
 from hta_dsv4.classify.names import normalise
-from hta_dsv4.trace import activities as col
 
 FUSED, SPLIT, REPLACED, REMOVED, ADDED, REWRITTEN = (
     "fused",
@@ -41,28 +32,7 @@ FUSED, SPLIT, REPLACED, REMOVED, ADDED, REWRITTEN = (
     "rewritten",
 )
 MAX_CELLS = 2_000_000_000  # bits of working memory: 250 MB
-_LAYER = re.compile(r"(?:^|[^A-Za-z])layers?[._/ \[](\d+)")
 _COMBINES = ("combine", "merge", "splitkreduce", "reduce")
-
-
-@dataclass(frozen=True)
-class StepSequence:
-    """The launches of a typical step, in order.
-
-    Attributes:
-        names, grids, roles: one per launch.
-        layers: the layer's number from the scope, or ``None``.
-        dur_ns: int64 [launches]: mean over the steps that run this very sequence, in whole ns that add up.
-        alike, steps: how many of the counted steps run it.
-    """
-
-    names: tuple[str, ...]
-    grids: tuple[tuple[int, int, int], ...]
-    roles: tuple[str, ...]
-    layers: tuple[str | None, ...]
-    dur_ns: np.ndarray
-    alike: int
-    steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,100 +94,6 @@ class Alignment:
         """Change of time (other minus base) of the kernels that both run at the same place."""
         paired_in_split = sum(r.base_ns - r.other_ns for r in self.rewrites)
         return int(self.other.dur_ns.sum() - self.base.dur_ns.sum()) + paired_in_split
-
-
-def step_sequence(part: Counted) -> StepSequence:
-    """The most frequent launch sequence of the counted steps (of equally frequent ones, the earliest).
-
-    Args:
-        part: the counted part of one rank, classified, at least one step.
-
-    Returns:
-        The sequence, in launch order where launches are known, else in order of start.
-    """
-    acts = part.activities
-    start = acts[col.START_NS].to_numpy()
-    launch = start
-    if col.LAUNCH_START_NS in acts:
-        known = acts[col.LAUNCH_START_NS].to_numpy(dtype="float64", na_value=np.nan)
-        if not np.isnan(known).any():
-            launch = acts[col.LAUNCH_START_NS].to_numpy(dtype=np.int64)
-    order = np.lexsort((np.arange(len(start)), start, launch, part.step))
-    grid = np.stack(
-        [acts[c].fillna(0).to_numpy(dtype=np.int64) for c in (col.GRID_X, col.GRID_Y, col.GRID_Z)], axis=1
-    )
-    name_codes = acts[col.NAME].cat.codes.to_numpy()
-    token = pd.factorize(pd.MultiIndex.from_arrays([name_codes, *grid.T]))[0][order]
-    bounds = np.searchsorted(part.step[order], np.arange(part.steps + 1))
-    spans = [slice(a, b) for a, b in pairwise(bounds)]
-    seen = Counter(token[s].tobytes() for s in spans)
-    typical = max(
-        seen, key=lambda t: (seen[t], -next(i for i, s in enumerate(spans) if token[s].tobytes() == t))
-    )
-    alike = [s for s in spans if token[s].tobytes() == typical]
-    dur = acts[col.DUR_NS].to_numpy()[order]
-    total = sum((dur[s] for s in alike), np.zeros(alike[0].stop - alike[0].start, dtype=np.int64))
-    mean = apportion(divide_half_even(int(total.sum()), len(alike)), [int(t) for t in total], len(alike))
-    rows = order[alike[0]]
-    scopes = acts[col.SCOPE].iloc[rows] if col.SCOPE in acts else pd.Series([None] * len(rows))
-    layer_of = {s: _layer(str(s)) for s in scopes.unique() if isinstance(s, str)}
-    return StepSequence(
-        names=tuple(acts[col.NAME].iloc[rows].astype(str)),
-        grids=tuple((int(x), int(y), int(z)) for x, y, z in grid[rows]),
-        roles=tuple(acts[col.ROLE].iloc[rows].astype(str)),
-        layers=tuple(layer_of.get(s) for s in scopes),
-        dur_ns=np.array(mean, dtype=np.int64),
-        alike=len(alike),
-        steps=part.steps,
-    )
-
-
-def _layer(scope: str) -> str | None:
-    found = _LAYER.search(scope)
-    return found[1] if found else None
-
-
-def common_subsequence(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """A longest common subsequence.
-
-    Args:
-        a: tokens; ``None`` equals nothing.
-        b: the same of the other side.
-
-    Returns:
-        Positions ``(in a, in b)``, increasing in both.
-    """
-    head = 0
-    while head < min(len(a), len(b)) and a[head] == b[head] and a[head] is not None:
-        head += 1
-    tail = 0
-    while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail] and a[-1 - tail] is not None:
-        tail += 1
-    pairs = [(i, i) for i in range(head)]
-    rows, columns = a[head : len(a) - tail], b[head : len(b) - tail]
-    where: dict[Hashable, int] = {}
-    for j, token in enumerate(columns):
-        if token is not None:
-            where[token] = where.get(token, 0) | (1 << j)
-    full = state = (1 << len(columns)) - 1
-    # Bit j of a row is 0 where the common subsequence of the prefixes grows at column j.
-    states: list[int] = []
-    for token in rows:
-        hit = state & where.get(token, 0)
-        state = ((state + hit) | (state - hit)) & full
-        states.append(state)
-    middle: list[tuple[int, int]] = []
-    i, j = len(rows), len(columns)
-    while i and j:
-        if states[i - 1] >> (j - 1) & 1:
-            j -= 1
-        elif i > 1 and not states[i - 2] >> (j - 1) & 1:
-            i -= 1
-        else:
-            i, j = i - 1, j - 1
-            middle.append((head + i, head + j))
-    pairs += reversed(middle)
-    return pairs + [(len(a) - k, len(b) - k) for k in range(tail, 0, -1)]
 
 
 def align(base: StepSequence, other: StepSequence, matches: Sequence[Match]) -> Alignment:

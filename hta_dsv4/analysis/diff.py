@@ -25,22 +25,13 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
-import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis import names
-from hta_dsv4.analysis.counted import BUSY, SUM, WALL, Counted
 from hta_dsv4.analysis.names import Match, match_names
-from hta_dsv4.analysis.shares import divide_half_even
+from hta_dsv4.analysis.profile import KERNEL, UNKNOWN, Profile, StepTimes
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.trace import activities as col
 
-UNKNOWN = "unknown"
-# An origin is part of what a kernel is only where most of the time has one in both variants; otherwise a variant
-# recorded without scopes would make every kernel "disappear" from its origin.
-KNOWN_ORIGIN_SHARE = 0.5
-
-KERNEL = "kernel"  # str: the match's shown name
 BASE_KERNELS, OTHER_KERNELS = "base_kernels", "other_kernels"  # tuple of str
 METHOD, CONFIDENCE, STATUS = "method", "confidence", "status"
 MATCHED, APPEARED, DISAPPEARED = "matched", "appeared", "disappeared"
@@ -54,138 +45,6 @@ BY = ("bucket", "role", "origin", "kernel")
 _NUMBERS = (
     BASE_LAUNCHES, OTHER_LAUNCHES, BASE_TIME_NS, OTHER_TIME_NS, BASE_NS, OTHER_NS, DELTA_NS, *EFFECTS
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """Times per step, integers in ns with ``wall = sum - overlap + idle``."""
-
-    sum_ns: int
-    overlap_ns: int
-    idle_ns: int
-
-    @property
-    def busy_ns(self) -> int:
-        """Union of the intervals."""
-        return self.sum_ns - self.overlap_ns
-
-    @property
-    def wall_ns(self) -> int:
-        """First start to last end."""
-        return self.busy_ns + self.idle_ns
-
-    def __sub__(self, other: StepTimes) -> StepTimes:
-        return StepTimes(
-            self.sum_ns - other.sum_ns, self.overlap_ns - other.overlap_ns, self.idle_ns - other.idle_ns
-        )
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One variant per step: what a decomposition needs of it.
-
-    Attributes:
-        label: the variant's name.
-        part: the counted part of its (median) rank.
-        times: sum, busy, wall of each step (:func:`hta_dsv4.analysis.counted.step_times`).
-        atoms: one row per kernel name, bucket, role and origin: ``time_ns, launches`` over all steps and ``step_ns``,
-            the integer time per step.
-    """
-
-    label: str
-    part: Counted
-    times: pd.DataFrame
-    atoms: pd.DataFrame
-
-    @property
-    def steps(self) -> int:
-        """Counted steps."""
-        return self.part.steps
-
-    @cached_property
-    def per_step(self) -> StepTimes:
-        """Sum, overlap and idle per step, rounded so that they add up."""
-        total = {k: divide_half_even(int(self.times[k].sum()), self.steps) for k in (SUM, BUSY, WALL)}
-        return StepTimes(total[SUM], total[SUM] - total[BUSY], total[WALL] - total[BUSY])
-
-    @property
-    def knows_origin(self) -> bool:
-        """Whether at least half of the time has an origin."""
-        time = self.atoms["time_ns"]
-        known = int(time[self.atoms["origin"] != UNKNOWN].sum())
-        return known > 0 and known >= KNOWN_ORIGIN_SHARE * int(time.sum())
-
-
-def apportion(total: int, times: Sequence[int], parts: int) -> list[int]:
-    """Whole numbers near ``times[i] / parts`` that add up to ``total``, by largest remainder.
-
-    Args:
-        total: what they must add up to; within a few units of ``sum(times) / parts``.
-        times: the exact numerators, >= 0.
-        parts: the common denominator, > 0.
-
-    Returns:
-        One integer per entry; of equal remainders the earlier entry is rounded up first.
-    """
-    out = [t // parts for t in times]
-    left = total - sum(out)
-    if not times:
-        return out
-    order = sorted(range(len(times)), key=lambda i: (-(times[i] % parts), i))
-    if left < 0:  # only where the total above was itself rounded down
-        order = [i for i in reversed(order) if out[i] > 0] or order
-    for k in range(abs(left)):
-        out[order[k % len(order)]] += 1 if left > 0 else -1
-    return out
-
-
-def profile(label: str, part: Counted, times: pd.DataFrame) -> Profile:
-    """A variant's time per step by kernel, bucket, role and origin.
-
-    Args:
-        label: the variant's name.
-        part: the counted part of one rank, classified.
-        times: its times step by step.
-
-    Returns:
-        The profile.
-
-    Raises:
-        HtaDsv4Error: no step is counted, so nothing can be said per step.
-    """
-    if not part.steps or not len(part.activities):
-        raise HtaDsv4Error(f"{label}: no steps in the trace, so there is no time per step to explain")
-    acts = part.activities
-    columns = {KERNEL: acts[col.NAME], "bucket": acts[col.BUCKET], "role": acts[col.ROLE]}
-    columns["origin"] = acts[col.ORIGIN] if col.ORIGIN in acts else pd.Series(UNKNOWN, acts.index)
-    frame = pd.DataFrame({**columns, "time_ns": acts[col.DUR_NS]})
-    grouped = frame.groupby(list(columns), observed=True, sort=False, dropna=False)["time_ns"]
-    atoms = grouped.agg(["sum", "count"]).reset_index()
-    atoms.columns = pd.Index([*columns, "time_ns", "launches"])
-    for key in columns:
-        atoms[key] = atoms[key].astype(object).where(atoms[key].notna(), UNKNOWN).astype(str)
-    atoms = atoms.sort_values(["bucket", "role", KERNEL, "origin"], kind="stable").reset_index(drop=True)
-    atoms["step_ns"] = _apportioned(
-        atoms, divide_half_even(int(atoms["time_ns"].sum()), part.steps), part.steps
-    )
-    return Profile(label, part, times, atoms)
-
-
-def _apportioned(atoms: pd.DataFrame, total: int, steps: int) -> np.ndarray:
-    """Top down, so that a bucket is within 1 ns of its exact value however many kernels it has."""
-    out = np.zeros(len(atoms), dtype=np.int64)
-
-    def divide(rows: pd.DataFrame, total: int, levels: Sequence[str]) -> None:
-        if not levels:
-            out[rows.index] = apportion(total, [int(t) for t in rows["time_ns"]], steps)
-            return
-        groups = [g for _, g in rows.groupby(levels[0], sort=True)]
-        shares = apportion(total, [int(g["time_ns"].sum()) for g in groups], steps)
-        for group, share in zip(groups, shares, strict=True):
-            divide(group, share, levels[1:])
-
-    divide(atoms, total, ("bucket", "role"))
-    return out
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from hta_dsv4.analysis.stats import LEVEL, MIN_STEPS, block_length, resample, t_quantile
+from hta_dsv4.analysis.bootstrap import block_length, resample, t_quantile
+from hta_dsv4.analysis.stats import LEVEL, MIN_STEPS
 from hta_dsv4.errors import HtaDsv4Error
 
 if sys.version_info >= (3, 11):

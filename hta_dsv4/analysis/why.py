@@ -13,10 +13,12 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from hta_dsv4.analysis import diff as d
-from hta_dsv4.analysis.align import Alignment, StepSequence, align, step_sequence
+from hta_dsv4.analysis.align import Alignment, align
 from hta_dsv4.analysis.counted import SUM, WALL, Counted, step_times, step_values
-from hta_dsv4.analysis.diff import Decomposition, Profile, decompose
+from hta_dsv4.analysis.diff import Decomposition, decompose
+from hta_dsv4.analysis.profile import UNKNOWN as NO_ORIGIN
+from hta_dsv4.analysis.profile import Profile
+from hta_dsv4.analysis.sequences import StepSequence, step_sequence
 from hta_dsv4.analysis.stats import UNKNOWN, Change, Estimate, compare_launches, compare_steps, estimate
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
@@ -222,14 +224,14 @@ def _keyed(part: Counted, by: Sequence[str], shown: Mapping[str, str], by_origin
     acts, columns = part.activities, []
     for key in by:
         if key == "origin" and not (by_origin and col.ORIGIN in acts):
-            columns.append(np.full(len(acts), d.UNKNOWN, dtype=object))
+            columns.append(np.full(len(acts), NO_ORIGIN, dtype=object))
             continue
         values = acts[col.NAME if key == "kernel" else key]
         codes, labels = values.cat.codes.to_numpy(), [str(x) for x in values.cat.categories]
         if key == "kernel":
             labels = [shown.get(x, x) for x in labels]
         columns.append(
-            np.array([*labels, d.UNKNOWN], dtype=object)[codes]
+            np.array([*labels, NO_ORIGIN], dtype=object)[codes]
         )  # code -1 is missing: the last label
     if len(columns) == 1:
         return columns[0]

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hta_dsv4.analysis import diff as d
-from hta_dsv4.analysis.diff import StepTimes
+from hta_dsv4.analysis.profile import StepTimes
 from hta_dsv4.analysis.stats import Change, Estimate
 from hta_dsv4.analysis.why import Explanation, Why
 
