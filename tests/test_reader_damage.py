@@ -257,3 +257,39 @@ def test_text_after_the_end_is_reported(tmp_path):
         trace = read_trace(path)
         assert kernel_sum(trace) == WHOLE
         assert any("after the end" in w for w in trace.warnings) == warned
+
+
+@pytest.mark.parametrize(
+    ("find", "put"),
+    [
+        ('"stream": 7', '"x": DEEP, "stream": 7'),
+        ('"schemaVersion": 1', '"schemaVersion": DEEP'),
+        ('"/tmp/x.json"', "DEEP"),
+    ],
+    ids=["event", "header", "trailer"],
+)
+def test_absurd_nesting_is_one_line(tmp_path, find, put):
+    """100,000 brackets in an event or around them -> one line, no recursion error."""
+    path = tmp_path / "x.json"
+    path.write_text(baseline().text().replace(find, put, 1).replace("DEEP", "[" * 100_000 + "]" * 100_000))
+    with pytest.raises(TraceError, match="nested more deeply"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("rank", [-1, 2**40, "x", 1.5, True])
+def test_a_rank_that_is_none_is_unknown_and_said(tmp_path, rank):
+    """distributedInfo.rank that cannot be a rank -> 0, unknown, with a warning."""
+    trace = read_trace(KinetoTrace(rank=rank).write(tmp_path / "x.json"))
+    assert not trace.meta.rank_known
+    assert any("is no rank" in w for w in trace.warnings)
+
+
+def test_metadata_values_beyond_floats_do_not_stop_the_read(tmp_path):
+    """1e400 in the device properties, a base time with decimals -> read, the base time reported."""
+    t = baseline()
+    text = t.text().replace('"numSms": 132', '"numSms": 132, "x": 1e400')
+    path = tmp_path / "x.json"
+    path.write_text(text.replace("1700000000000000000", "1700000000000000000.5"))
+    trace = read_trace(path)
+    assert kernel_sum(trace) == WHOLE
+    assert any("baseTimeNanoseconds" in w for w in trace.warnings)

@@ -48,7 +48,9 @@ def build_meta(top: Mapping[str, Any], rank_labels: Mapping[int, str]) -> tuple[
     distributed = top.get("distributedInfo")
     if not isinstance(distributed, dict):
         distributed = {}
-    known = bool(rank_labels) or _int(distributed.get("rank")) is not None
+    known = bool(rank_labels) or _rank(distributed) is not None
+    if not known and distributed.get("rank") is not None:
+        warnings.append(f"distributedInfo.rank is no rank ({distributed['rank']!r:.40}); taken as unknown")
     versions = {k: v for k, v in top.items() if "version" in k.lower()}
     extra = {k: v for k, v in top.items() if k not in _OWN and k not in versions}
     name = top.get("traceName")
@@ -69,7 +71,12 @@ def build_meta(top: Mapping[str, Any], rank_labels: Mapping[int, str]) -> tuple[
 
 def rank_of(meta: TraceMeta) -> int:
     """The rank of a file that holds one (``distributedInfo.rank``); 0 where it does not say."""
-    return _int(meta.distributed.get("rank")) or 0
+    return _rank(meta.distributed) or 0
+
+
+def _rank(distributed: Mapping[str, Any]) -> int | None:
+    rank = _int(distributed.get("rank"))
+    return rank if rank is not None and 0 <= rank < 2**31 else None
 
 
 def ranks_of(pids: Iterable[str]) -> tuple[dict[int, str], dict[str, int]]:

@@ -73,6 +73,8 @@ def read_trace(
         with _no_garbage_collection():
             for batch in framing.batches(collector.decoder.decode, collector.decoder.split):
                 collector.add(batch)
+    except RecursionError as error:
+        raise TraceError(f"{file}: JSON nested more deeply than in any trace; capture it again") from error
     finally:
         stream.close()
 
