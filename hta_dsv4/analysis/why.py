@@ -24,6 +24,10 @@ from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
 
 
+LITTLE_IN_COMMON = 0.2
+"""Below this part of the shorter step, an alignment pairs kernels that happen to have one name."""
+
+
 @dataclass(frozen=True)
 class Captured:
     """One variant, ready to be explained.
@@ -124,8 +128,14 @@ def _why(base: tuple[Captured, StepSequence], other: tuple[Captured, StepSequenc
                 f"{captured.profile.label}: {sequence.alike} of {sequence.steps} steps launch the very same kernels; "
                 "fusions and splits are read from those"
             )
+    shorter = min(len(one_sequence.names), len(two_sequence.names))
     if alignment.reason:
         notes.append(alignment.reason)
+    elif len(alignment.pairs) < LITTLE_IN_COMMON * shorter:
+        notes.append(
+            f"only {len(alignment.pairs):,} of {shorter:,} launches stand in both variants: they run different code, and "
+            "their order says little about what became what"
+        )
     if not (one.repeats or two.repeats):
         notes.append(
             "one capture per variant: verdicts are within-run; how much a repeated capture would differ is unknown"

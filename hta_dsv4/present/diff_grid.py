@@ -14,6 +14,8 @@ from hta_dsv4.present.grid import ABSENT, Grid, us
 
 MOVERS = 10
 REWRITES = 15
+LONGEST = 40
+"""A rewrite of more kernels than this is two different programs, not a fusion or a split worth a sentence."""
 _TITLES = {
     d.COUNT_NS: "count",
     d.DURATION_NS: "duration",
@@ -187,7 +189,11 @@ def _movers(why: Why) -> Grid:
 
 def _telling(why: Why) -> list[Rewrite]:
     """The rewrites that save or cost most, for the notes; plain additions and removals are in the tables already."""
-    return [r for r in why.alignment.rewrites if r.kind not in (ADDED, REMOVED) and r.saved_ns][:3]
+    return [
+        r
+        for r in why.alignment.rewrites
+        if r.kind not in (ADDED, REMOVED) and r.saved_ns and len(r.base) + len(r.other) <= LONGEST
+    ][:3]
 
 
 def _sentence(rewrite: Rewrite) -> str:
