@@ -23,7 +23,6 @@ from hta_dsv4.analysis.stats import UNKNOWN, Change, Estimate, compare_launches,
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
 
-
 LITTLE_IN_COMMON = 0.2
 """Below this part of the shorter step, an alignment pairs kernels that happen to have one name."""
 
@@ -133,8 +132,8 @@ def _why(base: tuple[Captured, StepSequence], other: tuple[Captured, StepSequenc
         notes.append(alignment.reason)
     elif len(alignment.pairs) < LITTLE_IN_COMMON * shorter:
         notes.append(
-            f"only {len(alignment.pairs):,} of {shorter:,} launches stand in both variants: they run different code, and "
-            "their order says little about what became what"
+            f"only {len(alignment.pairs):,} of {shorter:,} launches stand in both variants: they run different code, "
+            "and their order says little about what became what"
         )
     if not (one.repeats or two.repeats):
         notes.append(
