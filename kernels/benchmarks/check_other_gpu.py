@@ -14,8 +14,8 @@ import indexer
 import mhc
 import moe_fp4
 import torch
-from dsv4_kernels import moe_grouped, paged_logits, tiled_topk
-from dsv4_kernels.indexer import indexer_logits, indexer_topk
+from dsv4_kernels import mhc_fused, moe_grouped, paged_logits
+from dsv4_kernels.indexer import indexer_logits
 from graph_timing import copy_bytes_per_us, median_us
 
 
@@ -23,16 +23,15 @@ def sweep_logits() -> None:
     """Block, warps and stages of the scorer; programs per SM."""
     pool = indexer.generate_pool(131_072)
     sets = {(b, n): indexer.generate_request(b, pool, n) for b, n in ((1, 16_384), (32, 2048), (32, 262_144))}
-    for config in (
-        (64, 4, 3, 8),
-        (64, 4, 2, 8),
-        (128, 4, 3, 8),
-        (128, 8, 3, 4),
-        (64, 4, 4, 6),
-        (128, 4, 2, 4),
-    ):
+    keep = (
+        paged_logits.BLOCK_S,
+        paged_logits.NUM_WARPS,
+        paged_logits.NUM_STAGES,
+        paged_logits.PROGRAMS_PER_SM,
+    )
+    for config in (keep, (64, 4, 2, 8), (128, 4, 3, 5), (128, 4, 4, 8), (128, 4, 2, 8)):
         paged_logits.BLOCK_S, paged_logits.NUM_WARPS, paged_logits.NUM_STAGES = config[:3]
-        paged_logits._PROGRAMS_PER_SM = config[3]
+        paged_logits.PROGRAMS_PER_SM = config[3]
         row = [
             median_us([lambda s=s: indexer_logits(s[0], pool, *s[1:], variant="triton")] * 4, 10)
             for s in sets.values()
@@ -40,32 +39,37 @@ def sweep_logits() -> None:
         print("logits (block, warps, stages, per SM)", config, [f"{us:.1f}" for us in row])
 
 
-def sweep_topk() -> None:
-    """Scores per thread of the selection."""
-    table = torch.zeros(32, 4096, dtype=torch.int32, device="cuda")
-    logits = torch.randn(32, 262_144, device="cuda")
-    for per_warp in (512, 1024, 2048):
-        tiled_topk.warps_for = lambda span, per=per_warp: max(1, min(32, span // per))
-        row = []
-        for batch, length in ((1, 2048), (1, 16_384), (1, 262_144), (32, 262_144)):
-            lengths = torch.full((batch,), length, dtype=torch.int32, device="cuda")
-            arguments = (logits[:batch], lengths, table[:batch], 512)
-            row.append(median_us([lambda a=arguments: indexer_topk(*a, variant="triton")] * 4, 10))
-        print("top-k scores per warp", per_warp, [f"{us:.1f}" for us in row])
+def sweep_mhc() -> None:
+    """Warps and tile of the finish; split-K parts and block of the product."""
+    sites = {tokens: [mhc.generate_site(tokens) for _ in range(40)] for tokens in (1, 32, 128)}
+    for config in (
+        (4, 1024, 128, 128),
+        (1, 1024, 128, 128),
+        (1, 256, 128, 128),
+        (2, 512, 64, 128),
+        (4, 512, 64, 256),
+    ):
+        mhc_fused.FINISH_WARPS, mhc_fused.FINISH_BLOCK_D, mhc_fused.PARTS, mhc_fused.BLOCK_K = config
+        row = [
+            median_us([lambda s=s: mhc.mhc_pre(*s, variant="fused") for s in group], 10)
+            for group in sites.values()
+        ]
+        print("mHC pre (finish warps, block, parts, K)", config, [f"{us:.2f}" for us in row])
 
 
 def sweep_moe() -> None:
     """Tiles of the two products."""
     experts = moe_fp4.random_experts(256, 4096, 2048, device="cuda")
     sets = {tokens: moe_fp4.generate_tokens(tokens) for tokens in (1, 32)}
-    for config in (
+    configs = (
         (64, 128, 4, 4),
         (64, 256, 3, 4),
-        (128, 128, 3, 4),
-        (128, 128, 4, 8),
-        (64, 128, 6, 4),
-        (64, 256, 4, 4),
-    ):
+        (32, 128, 4, 4),
+        (32, 256, 4, 4),
+        (32, 256, 3, 4),
+        (64, 128, 3, 4),
+    )
+    for config in (*configs, (64, 256, 2, 4), (128, 256, 3, 8)):
         moe_grouped.BLOCK_N, moe_grouped.BLOCK_K, moe_grouped.NUM_STAGES, moe_grouped.NUM_WARPS = config
         row = [
             median_us([lambda s=s: moe_fp4.moe_fp4(s[0], experts, *s[1:], variant="triton")] * 4, 10)

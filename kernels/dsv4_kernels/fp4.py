@@ -125,7 +125,7 @@ def scale_values(scales: torch.Tensor, fmt: str) -> torch.Tensor:
     return e8m0_values(scales) if fmt == "mxfp4" else scales.float()
 
 
-def dequantize(packed: torch.Tensor, scales: torch.Tensor, fmt: str, dtype: torch.dtype) -> torch.Tensor:
+def dequantize(packed: torch.Tensor, scales: torch.Tensor, fmt: str, values: torch.Tensor) -> torch.Tensor:
     """Packed codes times their block scales (an NVFP4 global scale is not applied).
 
     Both products are exact in bfloat16: a code has 2 significant bits and an e4m3 scale 4.
@@ -134,11 +134,11 @@ def dequantize(packed: torch.Tensor, scales: torch.Tensor, fmt: str, dtype: torc
         packed: uint8 [..., K // 2].
         scales: [..., K // block].
         fmt: The format.
-        dtype: Floating point of the answer.
+        values: ``byte_values``'s table, on the same device; its dtype is the answer's.
 
     Returns:
-        ``dtype`` [..., K].
+        [..., K] in the dtype of ``values``.
     """
-    values = byte_values(dtype, packed.device)[packed.int()].flatten(-2)
-    blocks = values.view(*scales.shape, BLOCK[fmt]) * scale_values(scales, fmt).to(dtype)[..., None]
-    return blocks.view(values.shape)
+    numbers = values[packed.int()].flatten(-2)
+    factors = scale_values(scales, fmt).to(values.dtype)[..., None]
+    return (numbers.view(*scales.shape, BLOCK[fmt]) * factors).view(numbers.shape)

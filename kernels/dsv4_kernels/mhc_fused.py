@@ -19,7 +19,9 @@ import triton.language as tl
 BLOCK_T = 16
 BLOCK_K = 128
 # Split-K parts in all: near the SM count of the parts in use (132 to 188); a power of two, so it divides 4 D evenly.
-_PARTS = 128
+PARTS = 128
+FINISH_WARPS = 4
+FINISH_BLOCK_D = 1024
 _COLUMNS = 32  # 24 mixes, column 24 the sum of squares, the rest unused
 
 
@@ -188,7 +190,7 @@ def pre_parts(tokens: int, width: int) -> int:
     """
     groups = -(-tokens // BLOCK_T)
     parts = 1
-    while parts * 2 * groups <= _PARTS and parts * 2 * BLOCK_K <= width:
+    while parts * 2 * groups <= PARTS and parts * 2 * BLOCK_K <= width:
         parts *= 2
     return parts
 
@@ -229,10 +231,10 @@ def pre_fused(
     gemm[(parts, triton.cdiv(tokens, BLOCK_T))](
         x, fn, partial, tokens, width, share, BLOCK_T=BLOCK_T, BLOCK_K=BLOCK_K, num_warps=4
     )
-    block_d = min(1024, triton.next_power_of_2(dim))
+    block_d = min(FINISH_BLOCK_D, triton.next_power_of_2(dim))
     finish[(tokens, triton.cdiv(dim, block_d))](
         x, partial, scale, base, y, post, comb, tokens, dim, eps, hc_eps, iters,
-        PARTS=parts, BLOCK_D=block_d, num_warps=4,
+        PARTS=parts, BLOCK_D=block_d, num_warps=FINISH_WARPS,
     )  # fmt: skip
     return y, post, comb
 

@@ -12,7 +12,7 @@ already had an FP4 kernel. The Triton form sorts token-expert pairs on the devic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
@@ -36,6 +36,11 @@ class Fp4Experts:
         s2: uint8 or e4m3 [E, D, I // block].
         g13: float32 [E], nvfp4 only.
         g2: float32 [E], nvfp4 only.
+        values: bfloat16 [256, 2], what each byte means; made here so that no graph capture has to.
+        shift13: The power of two by which s13 exceeds 2, 0 if it does not (read from the device once, here): the
+            Triton kernels work with scales of at most 2 and undo the difference in float32. A block 2^120 times
+            smaller than the layer's largest would underflow.
+        shift2: The same of s2.
     """
 
     format: str
@@ -45,15 +50,18 @@ class Fp4Experts:
     s2: torch.Tensor
     g13: torch.Tensor | None = None
     g2: torch.Tensor | None = None
+    values: torch.Tensor = field(init=False, repr=False)
+    shift13: int = field(init=False, repr=False, default=0)
+    shift2: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
         _expect.choice("format", self.format, fp4.FORMATS)
         block, scale_dtype = fp4.BLOCK[self.format], fp4.SCALE_DTYPE[self.format]
         experts, hidden, half = _expect.tensor("w2", self.w2, torch.uint8, ("E", "D", "I//2"))
         inter = 2 * half
-        if experts == 0 or hidden == 0 or hidden % 64 or inter == 0 or inter % 64:
+        if experts == 0 or hidden == 0 or hidden % 128 or inter == 0 or inter % 128:
             raise ValueError(
-                f"w2: expected E > 0, D and I positive multiples of 64, got D {hidden}, I {inter}"
+                f"w2: expected E > 0, D and I positive multiples of 128, got D {hidden}, I {inter}"
             )
         device = self.w2.device
         _expect.tensor("w13", self.w13, torch.uint8, (experts, 2 * inter, hidden // 2), device=device)
@@ -64,6 +72,10 @@ class Fp4Experts:
                 _expect.tensor(name, value, torch.float32, (experts,), device=device)
             elif value is not None:
                 raise ValueError(f"{name}: expected None, mxfp4 has no global scale")
+        object.__setattr__(self, "values", fp4.byte_values(torch.bfloat16, device))
+        if self.format == "mxfp4":
+            object.__setattr__(self, "shift13", max(0, int(self.s13.amax()) - 128))
+            object.__setattr__(self, "shift2", max(0, int(self.s2.amax()) - 128))
 
     @property
     def count(self) -> int:
@@ -125,8 +137,8 @@ def random_experts(
 
     Args:
         count: E.
-        hidden: D, a multiple of 64.
-        inter: I, a multiple of 64.
+        hidden: D, a multiple of 128.
+        inter: I, a multiple of 128.
         format: ``"mxfp4"`` or ``"nvfp4"``.
         device: Where they live.
         generator: Source of randomness on that device; None takes torch's default.
@@ -269,7 +281,7 @@ def _pairs_torch(x: torch.Tensor, experts: Fp4Experts, ids: torch.Tensor, limit:
     def product(
         inputs: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor, overall: torch.Tensor | None
     ) -> torch.Tensor:
-        weight = fp4.dequantize(packed[ids], scales[ids], experts.format, torch.bfloat16)
+        weight = fp4.dequantize(packed[ids], scales[ids], experts.format, experts.values)
         out = torch.bmm(weight, inputs[:, :, None]).squeeze(2).float()
         return out if overall is None else out * overall[ids][:, None]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 BLOCK_M = 16
 BLOCK_N = 64
+# A 32-bit word holds 8 codes and a dot takes at least 16 words: not less, and D and I are only known multiples of it.
 BLOCK_K = 128
 NUM_WARPS = 4
 NUM_STAGES = 4
@@ -68,61 +69,90 @@ def _moe_align_kernel(
 
 
 @triton.jit
-def _decode(packed: tl.tensor, scale: tl.tensor, OPERAND: tl.constexpr, ASM: tl.constexpr) -> tl.tensor:
-    """Two e2m1 codes per byte times their block's scale: the low nibbles' and the high nibbles' values.
+def _decode(word: tl.tensor, scale: tl.tensor, OPERAND: tl.constexpr, ASM: tl.constexpr) -> tl.tensor:
+    """The eight e2m1 codes of each 32-bit word times ``scale`` / 2^126: eight tensors of the words' shape.
 
     A code's three magnitude bits, placed at a bfloat16's low exponent and high mantissa bits, are its value times
-    2^-126 (0.5 as a subnormal), so one exact multiplication decodes it. The assembly does two codes per instruction.
+    2^-126 (0.5 as a subnormal): multiplying by a scale that carries 2^126 decodes it, exactly. The assembly decodes
+    the same nibble of two neighbouring words at once, which is how the tensor cores want their operand packed.
     """
     if ASM:
         return tl.inline_asm_elementwise(
             asm="""
             {
-            .reg .b32 t, u, v, k;
-            mov.b32 k, 0x7E807E80;
-            prmt.b32 t, $4, 0, 0x1404;
+            .reg .b32 t, u, v;
+            prmt.b32 t, $8, $9, 0x4400;
             shr.b32 u, t, 2;
             shl.b32 v, t, 4;
             and.b32 u, u, 0x01C001C0;
             and.b32 v, v, 0x80008000;
             or.b32 u, u, v;
-            mul.rn.bf16x2 u, u, k;
-            mul.rn.bf16x2 $0, u, $5;
+            mul.rn.bf16x2 $0, u, $10;
             shr.b32 u, t, 6;
             and.b32 v, t, 0x80008000;
             and.b32 u, u, 0x01C001C0;
             or.b32 u, u, v;
-            mul.rn.bf16x2 u, u, k;
-            mul.rn.bf16x2 $2, u, $5;
-            prmt.b32 t, $4, 0, 0x3424;
+            mul.rn.bf16x2 $1, u, $10;
+            prmt.b32 t, $8, $9, 0x5511;
             shr.b32 u, t, 2;
             shl.b32 v, t, 4;
             and.b32 u, u, 0x01C001C0;
             and.b32 v, v, 0x80008000;
             or.b32 u, u, v;
-            mul.rn.bf16x2 u, u, k;
-            mul.rn.bf16x2 $1, u, $6;
+            mul.rn.bf16x2 $2, u, $10;
             shr.b32 u, t, 6;
             and.b32 v, t, 0x80008000;
             and.b32 u, u, 0x01C001C0;
             or.b32 u, u, v;
-            mul.rn.bf16x2 u, u, k;
-            mul.rn.bf16x2 $3, u, $6;
+            mul.rn.bf16x2 $3, u, $10;
+            prmt.b32 t, $8, $9, 0x6622;
+            shr.b32 u, t, 2;
+            shl.b32 v, t, 4;
+            and.b32 u, u, 0x01C001C0;
+            and.b32 v, v, 0x80008000;
+            or.b32 u, u, v;
+            mul.rn.bf16x2 $4, u, $10;
+            shr.b32 u, t, 6;
+            and.b32 v, t, 0x80008000;
+            and.b32 u, u, 0x01C001C0;
+            or.b32 u, u, v;
+            mul.rn.bf16x2 $5, u, $10;
+            prmt.b32 t, $8, $9, 0x7733;
+            shr.b32 u, t, 2;
+            shl.b32 v, t, 4;
+            and.b32 u, u, 0x01C001C0;
+            and.b32 v, v, 0x80008000;
+            or.b32 u, u, v;
+            mul.rn.bf16x2 $6, u, $10;
+            shr.b32 u, t, 6;
+            and.b32 v, t, 0x80008000;
+            and.b32 u, u, 0x01C001C0;
+            or.b32 u, u, v;
+            mul.rn.bf16x2 $7, u, $10;
             }
             """,
-            constraints="=r,=r,=r,=r,r,r,r",
-            args=[packed, scale],
-            dtype=(tl.bfloat16, tl.bfloat16),
+            constraints="=r,=r,=r,=r,=r,=r,=r,=r,r,r,r",
+            args=[word, scale],
+            dtype=(
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+                tl.bfloat16,
+            ),
             is_pure=True,
-            pack=4,
+            pack=2,
         )
     # The same in float32, whose exponent field is as wide: for the interpreter, which has no assembly.
-    code = packed.to(tl.int32)
-    low = (((code & 8) << 28) | ((code & 7) << 22)).to(tl.float32, bitcast=True)
-    high = (((code & 128) << 24) | ((code & 112) << 18)).to(tl.float32, bitcast=True)
-    factor = scale.to(tl.float32)
-    power = 8.507059173023462e37  # 2^126
-    return (low * power * factor).to(OPERAND), (high * power * factor).to(OPERAND)
+    values = ()
+    for nibble in tl.static_range(8):
+        code = word >> (4 * nibble)
+        value = (((code & 8) << 28) | ((code & 7) << 22)).to(tl.float32, bitcast=True)
+        values = values + ((value * scale.to(tl.float32)).to(OPERAND),)  # noqa: RUF005  (Triton has no unpacking)
+    return values
 
 
 @triton.jit
@@ -132,25 +162,27 @@ def _load_weights(
     row: tl.tensor,
     start: tl.tensor,
     width: tl.tensor,
-    BLOCK_N: tl.constexpr,
+    shift: tl.tensor,
+    ROWS: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
     OPERAND: tl.constexpr,
     ASM: tl.constexpr,
 ) -> tl.tensor:
-    """``[BLOCK_N, BLOCK_K // 2]`` even and odd weights of columns ``start ..``; an e4m3 scale unless GROUP is 32."""
-    byte = start // 2 + tl.arange(0, BLOCK_K // 2)
+    """Weights of columns ``start ..``, times 2^-shift: eight ``[ROWS, BLOCK_K // 8]``, the i-th of columns 8 k + i."""
+    word = start // 8 + tl.arange(0, BLOCK_K // 8)
     group = start // GROUP + tl.arange(0, BLOCK_K // GROUP)
-    packed = tl.load(packed_ptr + row[:, None] * (width // 2) + byte[None, :])
+    packed = tl.load(packed_ptr + row[:, None] * (width // 8) + word[None, :])
     stored = tl.load(scale_ptr + row[:, None] * (width // GROUP) + group[None, :])
     if GROUP == 32:
-        # The byte is a bfloat16's exponent field; byte 0 is 2^-127, half the least normal.
-        bits = tl.maximum(stored.to(tl.int32) << 7, 64)
+        # The byte is a bfloat16's exponent field; 126 more is the decode's factor.
+        bits = tl.maximum(stored.to(tl.int32) + (126 - shift), 0) << 7
         scale = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
     else:
-        scale = stored.to(tl.bfloat16)
-    spread = tl.broadcast_to(scale[:, :, None], (BLOCK_N, BLOCK_K // GROUP, GROUP // 2))
-    return _decode(packed, tl.reshape(spread, (BLOCK_N, BLOCK_K // 2)), OPERAND, ASM)
+        # An e4m3 scale reaches 448: 2^117 is all of the factor that bfloat16 has room for.
+        scale = (stored.to(tl.float32) * 1.661534994731145e35).to(tl.bfloat16)
+    spread = tl.broadcast_to(scale[:, :, None], (ROWS, BLOCK_K // GROUP, GROUP // 8))
+    return _decode(packed, tl.reshape(spread, (ROWS, BLOCK_K // 8)), OPERAND, ASM)
 
 
 @triton.jit
@@ -164,14 +196,40 @@ def _load_inputs(
     BLOCK_K: tl.constexpr,
     OPERAND: tl.constexpr,
 ) -> tl.tensor:
-    """``[BLOCK_K // 2, BLOCK_M]`` even and odd columns ``start ..`` of the block's input rows."""
+    """The rows' columns ``start ..``: eight ``[BLOCK_K // 8, BLOCK_M]``, the i-th of columns 8 k + i."""
     k = start + tl.arange(0, BLOCK_K)
-    x = tl.load(x_ptr + row[:, None] * width + k[None, :], mask=valid[:, None], other=0.0)
-    even, odd = tl.split(tl.reshape(x, (BLOCK_M, BLOCK_K // 2, 2)))
-    return tl.trans(even.to(OPERAND)), tl.trans(odd.to(OPERAND))
+    x = tl.load(x_ptr + row[:, None] * width + k[None, :], mask=valid[:, None], other=0.0).to(OPERAND)
+    x0, x1 = tl.split(tl.reshape(x, (BLOCK_M, BLOCK_K // 8, 2, 2, 2)))
+    x00, x01 = tl.split(x0)
+    x10, x11 = tl.split(x1)
+    # Bit by bit from the last: the names are the column's bits 0 and 1, split gives bit 2.
+    c0, c4 = tl.split(x00)
+    c2, c6 = tl.split(x01)
+    c1, c5 = tl.split(x10)
+    c3, c7 = tl.split(x11)
+    return (
+        tl.trans(c0),
+        tl.trans(c1),
+        tl.trans(c2),
+        tl.trans(c3),
+        tl.trans(c4),
+        tl.trans(c5),
+        tl.trans(c6),
+        tl.trans(c7),
+    )
 
 
 @triton.jit
+def _undo_shift(
+    shift: tl.tensor, overall_ptr: tl.tensor, expert: tl.tensor, GROUP: tl.constexpr
+) -> tl.tensor:
+    """What the products are still to be multiplied by."""
+    if GROUP == 32:
+        return ((shift + 127) << 23).to(tl.float32, bitcast=True)
+    return tl.load(overall_ptr + expert) * 512.0  # 2^126 / 2^117
+
+
+@triton.jit(do_not_specialize=["shift"])
 def _moe_fp4_gemm_w13_kernel(
     x_ptr: tl.tensor,
     packed_ptr: tl.tensor,
@@ -185,11 +243,11 @@ def _moe_fp4_gemm_w13_kernel(
     inter: tl.tensor,
     topk: tl.tensor,
     limit: tl.tensor,
+    shift: tl.tensor,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
-    HAS_OVERALL: tl.constexpr,
     STAGES: tl.constexpr,
     OPERAND: tl.constexpr,
     ASM: tl.constexpr,
@@ -204,21 +262,18 @@ def _moe_fp4_gemm_w13_kernel(
     # Gate and up rows alternate in one tile: one product instead of two, split when all is summed.
     index = tl.arange(0, 2 * BLOCK_N)
     row = (index % 2) * inter + tl.program_id(0) * BLOCK_N + index // 2
-    packed_ptr += expert * inter * dim
+    packed_ptr += expert * inter * (dim // 4)
     scale_ptr += expert * 2 * inter * (dim // GROUP)
     acc = tl.zeros((2 * BLOCK_N, BLOCK_M), dtype=tl.float32)
     for start in tl.range(0, dim, BLOCK_K, num_stages=STAGES):
-        even, odd = _load_inputs(x_ptr, token, valid, start, dim, BLOCK_M, BLOCK_K, OPERAND)
-        low, high = _load_weights(
-            packed_ptr, scale_ptr, row, start, dim, 2 * BLOCK_N, BLOCK_K, GROUP, OPERAND, ASM
+        inputs = _load_inputs(x_ptr, token, valid, start, dim, BLOCK_M, BLOCK_K, OPERAND)
+        weights = _load_weights(
+            packed_ptr, scale_ptr, row, start, dim, shift, 2 * BLOCK_N, BLOCK_K, GROUP, OPERAND, ASM
         )
-        acc = tl.dot(low, even, acc)
-        acc = tl.dot(high, odd, acc)
+        for i in tl.static_range(8):
+            acc = tl.dot(weights[i], inputs[i], acc)
+    acc *= _undo_shift(shift, overall_ptr, expert, GROUP)
     gate, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_N, 2, BLOCK_M)), (0, 2, 1)))
-    if HAS_OVERALL:
-        overall = tl.load(overall_ptr + expert)
-        gate *= overall
-        up *= overall
     gate = tl.minimum(gate, limit)
     up = tl.minimum(tl.maximum(up, -limit), limit)
     hidden = gate * tl.sigmoid(gate) * up
@@ -227,7 +282,7 @@ def _moe_fp4_gemm_w13_kernel(
     tl.store(target, hidden.to(tl.bfloat16), mask=valid[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["shift"])
 def _moe_fp4_gemm_w2_kernel(
     hidden_ptr: tl.tensor,
     packed_ptr: tl.tensor,
@@ -240,11 +295,11 @@ def _moe_fp4_gemm_w2_kernel(
     out_ptr: tl.tensor,
     dim: tl.tensor,
     inter: tl.tensor,
+    shift: tl.tensor,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr,
-    HAS_OVERALL: tl.constexpr,
     STAGES: tl.constexpr,
     OPERAND: tl.constexpr,
     ASM: tl.constexpr,
@@ -257,19 +312,17 @@ def _moe_fp4_gemm_w2_kernel(
     valid = pair >= 0
     pair = tl.where(valid, pair, 0)
     row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    packed_ptr += expert * dim * (inter // 2)
+    packed_ptr += expert * dim * (inter // 8)
     scale_ptr += expert * dim * (inter // GROUP)
     acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for start in tl.range(0, inter, BLOCK_K, num_stages=STAGES):
-        even, odd = _load_inputs(hidden_ptr, pair, valid, start, inter, BLOCK_M, BLOCK_K, OPERAND)
-        low, high = _load_weights(
-            packed_ptr, scale_ptr, row, start, inter, BLOCK_N, BLOCK_K, GROUP, OPERAND, ASM
+        inputs = _load_inputs(hidden_ptr, pair, valid, start, inter, BLOCK_M, BLOCK_K, OPERAND)
+        weights = _load_weights(
+            packed_ptr, scale_ptr, row, start, inter, shift, BLOCK_N, BLOCK_K, GROUP, OPERAND, ASM
         )
-        acc = tl.dot(low, even, acc)
-        acc = tl.dot(high, odd, acc)
-    weight = tl.load(weights_ptr + pair)
-    if HAS_OVERALL:
-        weight *= tl.load(overall_ptr + expert)
+        for i in tl.static_range(8):
+            acc = tl.dot(weights[i], inputs[i], acc)
+    weight = tl.load(weights_ptr + pair) * _undo_shift(shift, overall_ptr, expert, GROUP)
     target = out_ptr + pair[None, :] * dim + row[:, None]
     tl.store(target, acc * weight[None, :], mask=valid[None, :])
 
@@ -337,25 +390,21 @@ def moe_triton(
     shared = {
         "BLOCK_M": BLOCK_M,
         "BLOCK_N": BLOCK_N,
+        "BLOCK_K": BLOCK_K,
         "GROUP": BLOCK[experts.format],
-        "HAS_OVERALL": experts.g13 is not None,
         "STAGES": NUM_STAGES,
         "OPERAND": operand(tl.bfloat16),
         "ASM": not INTERPRETED,
         "num_warps": NUM_WARPS,
     }
     w13[(inter // BLOCK_N, blocks)](
-        x, experts.w13, experts.s13, total if experts.g13 is None else experts.g13,
-        pairs, expert_of, total, hidden, dim, inter, topk, limit, BLOCK_K=_block_k(dim), **shared,
+        x, experts.w13.view(torch.int32), experts.s13, total if experts.g13 is None else experts.g13,
+        pairs, expert_of, total, hidden, dim, inter, topk, limit, experts.shift13, **shared,
     )  # fmt: skip
     w2[(dim // BLOCK_N, blocks)](
-        hidden, experts.w2, experts.s2, total if experts.g2 is None else experts.g2,
-        weights, pairs, expert_of, total, partial, dim, inter, BLOCK_K=_block_k(inter), **shared,
+        hidden, experts.w2.view(torch.int32), experts.s2, total if experts.g2 is None else experts.g2,
+        weights, pairs, expert_of, total, partial, dim, inter, experts.shift2, **shared,
     )  # fmt: skip
     block_d = min(1024, triton.next_power_of_2(dim))
     reduce[(tokens, triton.cdiv(dim, block_d))](partial, out, dim, TOPK=topk, BLOCK_D=block_d, num_warps=4)
     return out
-
-
-def _block_k(width: int) -> int:
-    return BLOCK_K if width % BLOCK_K == 0 else 64

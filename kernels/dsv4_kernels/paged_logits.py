@@ -23,8 +23,8 @@ _DIM = 128
 _PAGE_BYTES = 8448
 
 # Programs per SM over the whole batch. 8 fit by registers and shared memory at 4 warps; more would be idle in turn.
-_PROGRAMS_PER_SM = 8
-BLOCK_S = 64
+PROGRAMS_PER_SM = 8
+BLOCK_S = 128
 NUM_WARPS = 4
 NUM_STAGES = 3
 
@@ -83,7 +83,7 @@ def logits_splits(batch: int, max_pages: int, sms: int) -> int:
     Returns:
         At least 1.
     """
-    return max(1, min(max_pages * 64 // BLOCK_S, -(-_PROGRAMS_PER_SM * sms // batch)))
+    return max(1, min(max_pages * 64 // BLOCK_S, -(-PROGRAMS_PER_SM * sms // batch)))
 
 
 def logits_triton(

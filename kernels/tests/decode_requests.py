@@ -72,7 +72,8 @@ def mhc() -> list[Request]:
             "_mhc_pre_finish_kernel",
             "x_ptr=*bf16 part_ptr=*fp32 scale_ptr=*fp32 base_ptr=*fp32 y_ptr=*bf16 post_ptr=*fp32 comb_ptr=*fp32 "
             "tokens=i32 dim=i32:16 eps=fp32 hc_eps=fp32 iters=i32",
-            {"PARTS": mhc_fused.pre_parts(tokens, 16384), "BLOCK_D": 1024},
+            {"PARTS": mhc_fused.pre_parts(tokens, 16384), "BLOCK_D": mhc_fused.FINISH_BLOCK_D},
+            mhc_fused.FINISH_WARPS,
         )
     requests += _each(
         "mhc_fused",
@@ -99,14 +100,13 @@ def moe() -> list[Request]:
             "BLOCK_N": moe_grouped.BLOCK_N,
             "BLOCK_K": moe_grouped.BLOCK_K,
             "GROUP": group,
-            "HAS_OVERALL": group == 16,
             "STAGES": moe_grouped.NUM_STAGES,
             "OPERAND": "tl.bfloat16",
             "ASM": True,
         }
         pointers = (
-            f"packed_ptr=*u8 scale_ptr=*{scale} overall_ptr=*fp32 pairs_ptr=*i32 expert_ptr=*i32 total_ptr=*i32 "
-            "dim=i32:16 inter=i32:16 "
+            f"packed_ptr=*i32 scale_ptr=*{scale} overall_ptr=*fp32 pairs_ptr=*i32 expert_ptr=*i32 total_ptr=*i32 "
+            "dim=i32:16 inter=i32:16 shift=i32 "
         )
         requests += _each(
             "moe_grouped",

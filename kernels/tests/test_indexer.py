@@ -165,10 +165,10 @@ def test_pack_layout() -> None:
 
 
 def test_splits_follow_static_shapes() -> None:
-    """Batch and page table width -> a fixed number of programs: the device's fill, never more than pages."""
+    """Batch and page table width -> a fixed number of programs: the device's fill, never more than blocks of 128."""
     assert logits_splits(1, 4096, 132) == 1056
     assert logits_splits(32, 4096, 132) == 33
-    assert logits_splits(1, 8, 132) == 8
+    assert logits_splits(1, 8, 132) == 4
     assert logits_splits(10_000, 8, 132) == 1
 
 

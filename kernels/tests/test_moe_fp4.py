@@ -52,7 +52,7 @@ def test_every_byte_decodes() -> None:
     """All 256 bytes -> the low nibble's value, then the high nibble's."""
     packed = torch.arange(256, dtype=torch.uint8).view(1, 1, 256)
     scales = torch.full((1, 1, 16), 128, dtype=torch.uint8)
-    got = fp4.dequantize(packed, scales, "mxfp4", torch.float32).view(256, 2)
+    got = fp4.dequantize(packed, scales, "mxfp4", fp4.byte_values(torch.float32, packed.device)).view(256, 2)
     want = torch.tensor([[2 * E2M1[b & 15], 2 * E2M1[b >> 4]] for b in range(256)])
     assert torch.equal(got, want)
 
@@ -140,7 +140,7 @@ def test_hash_layers_keep_their_ids(variant: str) -> None:
 def test_experts_match_definition(variant: str, fmt: str, tokens: int, topk: int, seed: int) -> None:
     """Any routing, most experts idle or one crowded past a block of 16 -> the definition's answer."""
     torch.manual_seed(seed)
-    experts = quantize_experts(torch.randn(5, 128, 128) * 0.3, torch.randn(5, 128, 64) * 0.3, fmt)
+    experts = quantize_experts(torch.randn(5, 256, 128) * 0.3, torch.randn(5, 128, 128) * 0.3, fmt)
     x = (torch.randn(tokens, 128) * 2).to(torch.bfloat16)
     ids = torch.randint(0, 5, (tokens, topk), dtype=torch.int32)
     if seed % 3 == 0:
@@ -152,12 +152,15 @@ def test_experts_match_definition(variant: str, fmt: str, tokens: int, topk: int
 
 
 def test_extreme_scales_are_exact() -> None:
-    """Block scales 2^-100 and 2^100 in one matrix -> the kernel's decode neither flushes nor overflows."""
+    """Block scales 2^-100 and 2^13 in one matrix -> the kernel's decode neither flushes nor overflows."""
     torch.manual_seed(2)
-    experts = random_experts(1, 64, 64)
-    experts.s13[:, :, 0], experts.s13[:, :, 1] = 27, 227
-    x = torch.zeros(1, 64, dtype=torch.bfloat16)
-    x[:, :32], x[:, 32:] = 2.0**98, 2.0**-102
+    made = random_experts(1, 128, 128)
+    made.s13[:, :, :2], made.s13[:, :, 2:] = 27, 140
+    made.s2[:, :, 0] = 140
+    experts = Fp4Experts("mxfp4", made.w13, made.s13, made.w2, made.s2)
+    assert (made.shift13, experts.shift13, experts.shift2) == (0, 12, 12)
+    x = torch.zeros(1, 128, dtype=torch.bfloat16)
+    x[:, :64], x[:, 64:] = 2.0**98, 2.0**-15
     ids, weights = torch.zeros(1, 1, dtype=torch.int32), torch.ones(1, 1)
     got = moe_fp4(x, experts, ids, weights, variant="triton")
     want = plain_moe(x, experts, ids, weights, 10.0)
@@ -201,8 +204,8 @@ def test_random_experts_keep_the_scale(fmt: str) -> None:
 )
 def test_bad_argument_is_named(call: Any, named: str) -> None:
     """One wrong argument -> a ValueError that names it and says what was expected."""
-    experts = random_experts(2, 64, 64)
-    x, ids, weights = torch.zeros(2, 64).bfloat16(), torch.zeros(2, 2, dtype=torch.int32), torch.ones(2, 2)
+    experts = random_experts(2, 128, 128)
+    x, ids, weights = torch.zeros(2, 128).bfloat16(), torch.zeros(2, 2, dtype=torch.int32), torch.ones(2, 2)
     with pytest.raises(ValueError, match=named):
         call(experts, x, ids, weights)
 
