@@ -94,7 +94,7 @@ def main() -> int:
         mhc.main,
         moe_fp4.main,
         sweep_logits,
-        sweep_topk,
+        sweep_mhc,
         sweep_moe,
     ]
     for part in parts:
