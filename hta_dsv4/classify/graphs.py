@@ -1,10 +1,8 @@
-"""Origins under CUDA-graph replay, where no kernel has a CPU op: from a companion trace, else by inference.
+"""Origins under CUDA-graph replay, where no kernel has a CPU op: from a companion trace.
 
 A replay runs the kernels that were captured, in their order. A companion, an eager or capture trace of the same
-program, has them with their ops and scopes: :func:`from_companion` matches the sequences and carries these over.
-Without one, :func:`infer` uses what is left: a kernel whose launches per step tell what it is for (an FP32 product in
-each of the 21 c4 layers), and unknown kernels that stand between two of one part. Each such origin is marked as
-inferred, with less confidence; what neither reaches stays unknown.
+program, has them with their ops and scopes: the two sequences are matched and these carried over. What has no
+counterpart keeps the origin it had; without a companion there is :mod:`hta_dsv4.classify.inference`.
 """
 
 from __future__ import annotations
@@ -15,31 +13,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from hta_dsv4.classify.architecture import Model, Reading, inferences, match
 from hta_dsv4.classify.matching import EXACT, UNMATCHED, match_sequences
 from hta_dsv4.classify.names import normalise
-from hta_dsv4.classify.origin import (
-    COMPANION,
-    CONFIDENCE,
-    METHODS,
-    MULTIPLICITY,
-    NEIGHBOUR,
-    ORIGINS,
-    UNKNOWN,
-    replayed,
-)
+from hta_dsv4.classify.origin import COMPANION, Origins, replayed
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.sequences import Ints, encode
 from hta_dsv4.trace.steps import Steps
 
 _BY_NAME_CONFIDENCE = 0.85  # the same kernel with another grid: another batch, or another call of it
-_BETWEEN = 48  # kernels, at most, between two of one origin that are taken for that origin too
 _NUMBERED = re.compile(r"(_\d+)+_$")
 _CARRIED = (col.OP, col.OP_SHAPES, col.OP_DTYPES, col.SCOPE)
-# Parts that come back between all others: standing between two of them says nothing.
-_NOT_AROUND = ("comm", "norm", "metadata", "kv_cache", UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +102,15 @@ def from_companion(
     for column in _CARRIED:
         if column in companion:
             out[column] = _carried(table, column, hit, companion[column], source)
-    origin = companion[col.ORIGIN].astype(str).to_numpy(dtype=object)[source]
-    confidence = companion[col.ORIGIN_CONFIDENCE].to_numpy()[source]
-    told = origin != UNKNOWN
-    _set_origins(
-        out,
-        hit[told],
-        origin[told],
-        COMPANION,
-        confidence[told] * np.where(fit[hit] == EXACT, 1.0, _BY_NAME_CONFIDENCE)[told],
+    origins = Origins(out)
+    theirs = Origins(companion)
+    told = theirs.origin[source] != theirs.unknown
+    rows_told, source = hit[told], source[told]
+    certain = np.where(fit[rows_told] == EXACT, 1.0, _BY_NAME_CONFIDENCE)
+    origins.set(
+        rows_told, theirs.names[theirs.origin[source]], COMPANION, theirs.confidence[source] * certain
     )
+    origins.write(out)
     matched_ns = int(durations[hit].sum())
     return out, Fit(
         len(mine),
@@ -138,46 +121,6 @@ def from_companion(
         len(seen),
         which,
     )
-
-
-def infer(table: pd.DataFrame, steps: Steps, reading: Reading | None) -> pd.DataFrame:
-    """Infer origins of kernels that nothing else tells, and mark them as inferred.
-
-    Args:
-        table: activity table with bucket and origin columns. Not modified.
-        steps: its steps.
-        reading: what the launch counts say about the architecture; ``None``: multiplicities are not used.
-
-    Returns:
-        The table, with fewer rows of unknown origin: by ``multiplicity`` (a bucket that only one part of the model
-        runs so often per step) and by ``neighbour`` (between two kernels of one part, or beside one of the indexer
-        and in c4 layers alone).
-    """
-    out = table.copy(deep=False)
-    kernels = np.flatnonzero((table[col.KIND] == col.KERNEL).to_numpy())
-    if not len(kernels):
-        return out
-    counts = _counts_of(table, steps, reading, kernels)
-    origin = table[col.ORIGIN].astype(str).to_numpy(dtype=object)
-    if counts is not None and col.BUCKET in table:
-        bucket = table[col.BUCKET].astype(str).to_numpy(dtype=object)
-        for (wanted, count), told in inferences().items():
-            rows = kernels[(bucket[kernels] == wanted) & (counts == count) & (origin[kernels] == UNKNOWN)]
-            _set_origins(out, rows, told, MULTIPLICITY, CONFIDENCE[MULTIPLICITY])
-            origin[rows] = told
-    of_kernel = dict(zip(kernels.tolist(), counts, strict=True)) if counts is not None else {}
-    for stream in _streams(table, kernels):
-        found = _between(origin[stream])
-        rows = stream[found != ""]
-        _set_origins(out, rows, found[found != ""], NEIGHBOUR, CONFIDENCE[NEIGHBOUR])
-        origin[rows] = found[found != ""]
-        beside = _beside(
-            origin[stream], np.array([of_kernel.get(i, "") for i in stream.tolist()], dtype=object)
-        )
-        rows = stream[beside]
-        _set_origins(out, rows, "indexer", NEIGHBOUR, CONFIDENCE[NEIGHBOUR])
-        origin[rows] = "indexer"
-    return out
 
 
 def _typical_step(table: pd.DataFrame, steps: Steps) -> tuple[Ints, int | None]:
@@ -249,85 +192,3 @@ def _carried(
     )
     values[rows] = source.astype(object).to_numpy(dtype=object)[at]
     return pd.Series(pd.Categorical(values), index=table.index)
-
-
-def _set_origins(
-    table: pd.DataFrame, rows: Ints, origin: NDArray[Any] | str, method: str, confidence: NDArray[Any] | float
-) -> None:
-    """Overwrite the origin columns of some rows."""
-    if not len(rows):
-        return
-    names = table[col.ORIGIN].astype(str).to_numpy(dtype=object, copy=True)
-    names[rows] = origin
-    methods = table[col.ORIGIN_METHOD].astype(str).to_numpy(dtype=object, copy=True)
-    methods[rows] = method
-    degrees = table[col.ORIGIN_CONFIDENCE].to_numpy(copy=True)
-    degrees[rows] = confidence
-    known = [*ORIGINS, *sorted(set(names.tolist()) - set(ORIGINS))]
-    table[col.ORIGIN] = pd.Categorical(names, categories=known)
-    table[col.ORIGIN_METHOD] = pd.Categorical(methods, categories=list(METHODS))
-    table[col.ORIGIN_CONFIDENCE] = degrees
-
-
-def _counts_of(
-    table: pd.DataFrame, steps: Steps, reading: Reading | None, kernels: Ints
-) -> NDArray[Any] | None:
-    """Name of the architecture's count that each kernel's launches per step are, or a multiple of; "" for none."""
-    counted = steps.counted.index.to_numpy()
-    if reading is None or not len(counted):
-        return None
-    part = table.iloc[kernels]
-    grids = [part[c].to_numpy(dtype=np.int64, na_value=-1) for c in (col.GRID_X, col.GRID_Y, col.GRID_Z)]
-    rank = part[col.RANK].to_numpy().astype(np.int64)
-    symbol = encode([rank, part[col.NAME].cat.codes.to_numpy().astype(np.int64), *grids])
-    inside = np.isin(steps.of_activity.to_numpy(dtype=np.int64, na_value=-1)[kernels], counted)
-    total = np.bincount(symbol[inside], minlength=int(symbol.max()) + 1)
-    ranks = max(len(np.unique(rank)), 1)
-    per_rank = max(len(counted) // ranks, 1)
-    names = [_count_name(reading.model, int(t) // per_rank) if t % per_rank == 0 else "" for t in total]
-    return np.array(names, dtype=object)[symbol]
-
-
-def _count_name(model: Model, per_step: int) -> str:
-    count, _, extra = match(model, per_step)
-    return count.name if count is not None and not extra else ""
-
-
-def _streams(table: pd.DataFrame, kernels: Ints) -> list[Ints]:
-    """Kernels of each (rank, device, stream), in order of time."""
-    part = table.iloc[kernels]
-    place = encode(
-        [
-            part[col.RANK].to_numpy().astype(np.int64),
-            part[col.DEVICE].to_numpy(dtype=np.int64, na_value=-1),
-            part[col.STREAM].to_numpy(dtype=np.int64, na_value=-1),
-        ]
-    )
-    return [kernels[place == p] for p in range(int(place.max()) + 1)]
-
-
-def _between(origin: NDArray[Any]) -> NDArray[Any]:
-    """For unknown kernels between two of one origin, near each other: that origin; "" for all others."""
-    known = origin != UNKNOWN
-    index = np.arange(len(origin))
-    left = np.maximum.accumulate(np.where(known, index, -1))
-    right = np.minimum.accumulate(np.where(known, index, len(origin))[::-1])[::-1]
-    inside = ~known & (left >= 0) & (right < len(origin))
-    around = np.full(len(origin), "", dtype=object)
-    a, b = origin[left[inside]], origin[right[inside]]
-    near = (right - left)[inside] <= _BETWEEN
-    good = (a == b) & near & ~np.isin(a, _NOT_AROUND)
-    around[np.flatnonzero(inside)[good]] = a[good]
-    return around
-
-
-def _beside(origin: NDArray[Any], counts: NDArray[Any]) -> NDArray[np.bool_]:
-    """Unknown kernels of c4 layers alone, in an unbroken run of such next to one of the indexer."""
-    eligible = (origin == UNKNOWN) & (counts == "c4 layers")
-    edges = np.diff(np.r_[False, eligible, False].astype(np.int8))
-    out = np.zeros(len(origin), dtype=bool)
-    for begin, end in zip(np.flatnonzero(edges == 1), np.flatnonzero(edges == -1), strict=True):
-        before = begin > 0 and origin[begin - 1] == "indexer"
-        after = end < len(origin) and origin[end] == "indexer"
-        out[begin:end] = before or after
-    return out

@@ -59,6 +59,7 @@ CONFIDENCE = {
 
 _FRAME = re.compile(r"^(?P<file>[^()]*?)\(\d+\): (?P<function>.+)$")
 _MODULE_NUMBER = re.compile(r"_\d+$")
+_COLUMNS = [col.ORIGIN, col.ORIGIN_METHOD, col.ORIGIN_CONFIDENCE]
 _KINDS = (SCOPE, MODULE, FRAME, OP)
 
 
@@ -174,7 +175,6 @@ class OriginRules:
         Returns:
             A new frame with ``origin`` and ``origin_method`` (category) and ``origin_confidence`` (float32).
         """
-        n = len(activities)
         paths = self._paths(trace, activities)
         ops = activities[col.OP] if col.OP in activities else _missing(activities)
         roles = activities[col.ROLE] if col.ROLE in activities else _missing(activities)
@@ -199,8 +199,14 @@ class OriginRules:
             if found is NOWHERE and role_code >= 0:
                 found = self.of_role(str(roles.cat.categories[role_code]))
             judged.append(found)
-        out = activities.copy(deep=False)
-        return assign(out, [judged[i] for i in back.tolist()] if n else [])
+        out, origins = (
+            activities.copy(deep=False),
+            Origins(activities.drop(columns=_COLUMNS, errors="ignore")),
+        )
+        origins.origin = np.array([origins.code(o.origin) for o in judged], dtype=np.int64)[back]
+        origins.method = np.array([METHODS.index(o.method) for o in judged], dtype=np.int64)[back]
+        origins.confidence = np.array([o.confidence for o in judged], dtype=np.float32)[back]
+        return origins.write(out)
 
     def _paths(self, trace: Trace, activities: pd.DataFrame) -> pd.Series[Any]:
         """The path around each launch: the scope column, or a finer one where Python functions were read."""
@@ -260,22 +266,68 @@ def replayed(activities: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return out
 
 
-def assign(table: pd.DataFrame, origins: Sequence[Origin]) -> pd.DataFrame:
-    """Set the origin columns from one judgement per row.
+class Origins:
+    """The origin columns of a table as arrays, to change some rows at a time.
 
-    Args:
-        table: changed in place.
-        origins: as many as rows.
-
-    Returns:
-        The table.
+    Attributes:
+        names: object [k], the origins that codes stand for.
+        origin: int64 [n], codes of ``names``. unknown: the code of ``unknown``.
+        confidence: float32 [n].
     """
-    names = [o.origin for o in origins]
-    known = [*ORIGINS, *sorted(set(names) - set(ORIGINS))]
-    table[col.ORIGIN] = pd.Categorical(names, categories=known)
-    table[col.ORIGIN_METHOD] = pd.Categorical([o.method for o in origins], categories=list(METHODS))
-    table[col.ORIGIN_CONFIDENCE] = np.array([o.confidence for o in origins], dtype=np.float32)
-    return table
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        """Take the columns of a table; without them every row is unknown."""
+        n = len(table)
+        if col.ORIGIN in table:
+            column = table[col.ORIGIN].astype("category")
+            self.names = np.array([str(c) for c in column.cat.categories], dtype=object)
+            self.origin = column.cat.codes.to_numpy().astype(np.int64)
+            method = pd.Categorical(table[col.ORIGIN_METHOD].astype("object"), categories=list(METHODS))
+            self.method = method.codes.astype(np.int64)
+            self.confidence = table[col.ORIGIN_CONFIDENCE].to_numpy(dtype=np.float32, copy=True)
+        else:
+            self.names = np.array(ORIGINS, dtype=object)
+            self.origin = np.full(n, ORIGINS.index(UNKNOWN), dtype=np.int64)
+            self.method = np.full(n, METHODS.index(NONE), dtype=np.int64)
+            self.confidence = np.zeros(n, dtype=np.float32)
+        self.unknown = self.code(UNKNOWN)
+        self.origin[self.origin < 0] = self.unknown
+
+    def code(self, origin: str) -> int:
+        """The code of an origin, which is added where it is new."""
+        at = np.flatnonzero(self.names == origin)
+        if len(at):
+            return int(at[0])
+        self.names = np.append(self.names, origin)
+        return len(self.names) - 1
+
+    def set(self, rows: Any, origin: Any, method: str, confidence: Any) -> None:
+        """Set some rows.
+
+        Args:
+            rows: int64 [m], positions.
+            origin: one origin, or object [m].
+            method: one of :data:`METHODS`.
+            confidence: one number, or float [m].
+        """
+        if not len(rows):
+            return
+        if isinstance(origin, str):
+            self.origin[rows] = self.code(origin)
+        else:
+            distinct, back = np.unique(np.asarray(origin, dtype=object).astype(str), return_inverse=True)
+            self.origin[rows] = np.array([self.code(str(o)) for o in distinct], dtype=np.int64)[back]
+        self.method[rows] = METHODS.index(method)
+        self.confidence[rows] = confidence
+
+    def write(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Put the columns into a table of as many rows, and return it."""
+        known = [*ORIGINS, *sorted({str(n) for n in self.names} - set(ORIGINS))]
+        place = np.array([known.index(str(n)) for n in self.names], dtype=np.int64)
+        table[col.ORIGIN] = pd.Categorical.from_codes(place[self.origin], categories=known)
+        table[col.ORIGIN_METHOD] = pd.Categorical.from_codes(self.method, categories=list(METHODS))
+        table[col.ORIGIN_CONFIDENCE] = self.confidence
+        return table
 
 
 def _missing(activities: pd.DataFrame) -> pd.Series[Any]:
