@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,11 @@ from hta_dsv4.analysis.scaling import Point, Scaling
 from hta_dsv4.analysis.scaling import scaling as fit_scaling
 from hta_dsv4.analysis.shares import Shares, parse_by, rank_shares
 from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
+from hta_dsv4.classify.architecture import Reading, read_activities
+from hta_dsv4.classify.graphs import Fit, from_companion
+from hta_dsv4.classify.inference import infer
+from hta_dsv4.classify.origin import INFERRED, METHODS, OriginRules, default_origins
+from hta_dsv4.classify.origin import NONE as NO_METHOD
 from hta_dsv4.classify.rules import RuleSet, default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
@@ -43,26 +48,51 @@ class Run:
         label: the variant's name.
         traces: as read.
         rules: the rules its activities are classified with.
+        origins: the rules that tell which part of the model asked for each.
+        companion: an eager or capture run of the same program, from which kernels in graph replays take op, scope and
+            origin.
     """
 
     label: str
     traces: tuple[Trace, ...]
     rules: RuleSet
+    origins: OriginRules = field(default_factory=default_origins)
+    companion: Run | None = None
 
     @cached_property
     def steps(self) -> tuple[Steps, ...]:
         """The decode steps of each trace."""
         return tuple(find_steps(t) for t in self.traces)
 
-    @cached_property
+    @property
     def classified(self) -> tuple[pd.DataFrame, ...]:
-        """Each trace's activity table with ``step, bucket, role, rule``."""
-        tables = []
-        for trace, steps in zip(self.traces, self.steps, strict=True):
+        """Each trace's activity table with ``step, bucket, role, rule`` and ``origin``, its method and confidence."""
+        return tuple(table for table, _ in self._attributed)
+
+    @property
+    def fits(self) -> tuple[Fit | None, ...]:
+        """How well the companion fits each trace; ``None`` without one."""
+        return tuple(fit for _, fit in self._attributed)
+
+    @cached_property
+    def _attributed(self) -> tuple[tuple[pd.DataFrame, Fit | None], ...]:
+        out = []
+        for i, (trace, steps) in enumerate(zip(self.traces, self.steps, strict=True)):
             table = self.rules.classify_frame(trace.activities)
             table[col.STEP] = steps.of_activity
-            tables.append(table)
-        return tuple(tables)
+            table, fit = self.origins.classify_frame(trace, table), None
+            if self.companion is not None and len(table):
+                at = i if len(self.companion.traces) == len(self.traces) else 0
+                table, fit = from_companion(
+                    table, steps, self.companion.classified[at], self.companion.steps[at]
+                )
+            out.append((infer(table, steps, read_activities(table, steps)), fit))
+        return tuple(out)
+
+    @cached_property
+    def architecture(self) -> tuple[Reading | None, ...]:
+        """What each trace's launch counts say about the model; ``None`` where they fit no known one."""
+        return tuple(read_activities(t.activities, s) for t, s in zip(self.traces, self.steps, strict=True))
 
     @property
     def activities(self) -> pd.DataFrame:
@@ -87,7 +117,7 @@ class Run:
         """Where the GPU time goes.
 
         Args:
-            by: ``bucket``, ``role``, ``kernel``, or several of them.
+            by: ``bucket``, ``role``, ``origin``, ``kernel``, or several of them.
 
         Returns:
             The share tables, one per rank.
@@ -101,7 +131,8 @@ class Run:
         tables = []
         for table, steps in zip(self.classified, self.steps, strict=True):
             tables += [rank_shares(table, steps, int(r), keys) for r in sorted(table[col.RANK].unique())]
-        return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), self._notes(tables))
+        notes = self._notes(tables) + (self._origin_notes() if "origin" in keys else ())
+        return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), notes)
 
     @cached_property
     def counted(self) -> Counted:
@@ -128,10 +159,13 @@ class Run:
                 )
             if steps.method == NONE and len(trace.activities):
                 notes.append(f"{where}no steps: {steps.detail}; figures are totals of the trace")
+                reading = read_activities(trace.activities, steps)
+                notes += [f"{where}{sentence}" for sentence in (reading.sentences() if reading else ())]
             left_out = steps.table[~steps.table["counted"]]
             if len(left_out):
                 kinds = ", ".join(f"{n} {p}" for p, n in left_out["phase"].value_counts().items())
                 notes.append(f"{where}{kinds} step(s) left out: the table is of decode steps")
+            notes += [f"{where}{steps.method} and {a.method} disagree: {a.detail}" for a in steps.disagreements]
             notes += [where + w for w in trace.warnings]
         for rank in tables:
             if rank.steps and rank.outside:  # type: ignore[attr-defined]
@@ -141,6 +175,36 @@ class Run:
                     f"{100 * rank.outside_ns / total:.1f} % of the trace's sum, lie outside the counted steps"  # type: ignore[attr-defined]
                 )
         return tuple(notes)
+
+
+    def _origin_notes(self) -> tuple[str, ...]:
+        """How far the origins can be trusted, and what would tell more."""
+        table = self.activities
+        total = int(table[col.DUR_NS].sum())
+        if not total:
+            return ()
+        by_method = table.groupby(col.ORIGIN_METHOD, observed=True)[col.DUR_NS].sum()
+        share = {str(m): 100 * int(ns) / total for m, ns in by_method.items()}
+        notes = [f.sentence for f in self.fits if f is not None]
+        told = [f"{share[m]:.1f} % by {m}" for m in METHODS if m in share and m != NO_METHOD]
+        inferred = sum(share.get(m, 0.0) for m in INFERRED)
+        notes.append(
+            "origins, share of the sum: " + (", ".join(told) or "none is known")
+            + (f"; {inferred:.1f} % are inferred, not recorded" if inferred else "")
+        )
+        if share.get(NO_METHOD, 0.0) > 5:
+            stacks = any(t.meta.with_stack for t in self.traces)
+            remedy = (
+                "the trace was recorded with stacks: read them with --frames"
+                if stacks and not any(_has_frames(t) for t in self.traces)
+                else "name parts with record_function, record with stacks, or give an eager trace with --companion"
+            )
+            notes.append(f"{share[NO_METHOD]:.1f} % of the sum have no origin; {remedy}")
+        return tuple(notes)
+
+
+def _has_frames(trace: Trace) -> bool:
+    return len(trace.events) > 0 and "python_function" in set(trace.events[col.CATEGORY].cat.categories)
 
 
 def _why_empty(traces: Sequence[Trace]) -> str:
@@ -158,6 +222,8 @@ def load(
     label: str | None = None,
     rules: RuleSet | None = None,
     salvage: bool = False,
+    companion: str | Path | None = None,
+    frames: bool = False,
     progress: Progress | None = None,
 ) -> Run:
     """Load one variant: a trace file, or a folder of ranks.
@@ -167,6 +233,9 @@ def load(
         label: the variant's name; by default the file's name without its suffixes.
         rules: classification rules; by default the bundled ones.
         salvage: read what is whole of a cut file; the result is labelled partial.
+        companion: an eager or capture trace of the same program (a folder for several ranks), from which kernels in
+            graph replays take their op, scope and origin.
+        frames: read modules and Python functions of traces recorded with stacks, for the origin; takes longer.
         progress: called with the number of bytes read and the total, on long reads.
 
     Returns:
@@ -176,8 +245,10 @@ def load(
         TraceError: a file that cannot be read, with place and remedy.
     """
     path = Path(path)
-    traces = tuple(read_traces(path, salvage=salvage, progress=progress))
-    return Run(label or path.name.split(".")[0], traces, rules or default_rules())
+    rules = rules or default_rules()
+    traces = tuple(read_traces(path, python_frames=frames, salvage=salvage, progress=progress))
+    beside = None if companion is None else load(companion, rules=rules, frames=frames, progress=progress)
+    return Run(label or path.name.split(".")[0], traces, rules, companion=beside)
 
 
 def compare(
@@ -270,7 +341,7 @@ def _loaded(runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path]) -
         if not isinstance(run, Run):
             run = load(run, label=label)
         elif label is not None and label != run.label:
-            run = Run(label, run.traces, run.rules)
+            run = replace(run, label=label)
         loaded.append(run)
     return loaded
 

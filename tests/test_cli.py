@@ -89,7 +89,7 @@ def test_explain_reads_names_from_stdin_and_answers_one_object_a_line():
     [
         (["shares"], "Missing argument"),
         (["shares", "/nowhere/a.json"], "no such file"),
-        (["shares", PROBE, "--by", "colour"], "bucket, role, kernel"),
+        (["shares", PROBE, "--by", "colour"], "bucket, role, origin, kernel"),
         (["shares", PROBE, "--json", "--csv"], "exclude each other"),
         (["shares", PROBE, "--no-such-flag"], "No such option"),
         (["diff", PROBE], "at least two"),

@@ -136,7 +136,7 @@ def test_a_variant_against_itself_changes_nothing(per_step):
 @pytest.mark.parametrize("by", ["", "nothing", "bucket,bucket", "bucket,"])
 def test_wrong_by_is_one_clear_error(by):
     """unknown, empty or repeated key -> an error that lists the choices."""
-    with pytest.raises(HtaDsv4Error, match="bucket, role, kernel"):
+    with pytest.raises(HtaDsv4Error, match="bucket, role, origin, kernel"):
         sh.parse_by(by)
 
 

@@ -19,7 +19,7 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace import steps as steps_module
 from hta_dsv4.trace.steps import Steps
 
-KEYS: dict[str, str] = {"bucket": col.BUCKET, "role": col.ROLE, "kernel": col.NAME}
+KEYS: dict[str, str] = {"bucket": col.BUCKET, "role": col.ROLE, "origin": col.ORIGIN, "kernel": col.NAME}
 
 # columns of RankShares.table, beside one per key; sorted by time, largest first
 TIME_NS = "time_ns"  # int64: summed durations over the counted steps (or the whole trace, without steps)
@@ -57,7 +57,7 @@ class Shares:
 
     Attributes:
         label: the variant's name.
-        by: what a row is: some of bucket, role, kernel.
+        by: what a row is: some of bucket, role, origin, kernel.
         ranks: one table per rank, by rank number.
         notes: what the reader of the table should know (no steps, outside activities, warnings), one sentence each.
     """
