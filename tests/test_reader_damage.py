@@ -165,6 +165,26 @@ def test_broken_gpu_event_is_an_error_and_salvage_says_partial(tmp_path):
     assert (kernel_sum(trace), trace.partial) == ((4, 43_000), True)
 
 
+def test_a_quote_lost_early_is_not_taken_for_a_cut(tmp_path):
+    """An opening bracket or quote lost in the middle -> malformed at its place; salvage reads on after it."""
+    t = KinetoTrace()
+    for i in range(300):
+        t.kernel(f"k{i}", 10 * i, 5)
+    for find, put in (
+        ('"name": "k7"', '"name": "k7'),
+        ('"k7", "pid": 0', '"k7", "pid": [0'),
+        ('"k7", "', '"k7", "x": {"'),
+    ):
+        path = tmp_path / "x.json"
+        path.write_text(t.text().replace(find, put, 1))
+        for chunk in (256, 1 << 20):
+            with pytest.raises(TraceError, match="malformed JSON"):
+                read_trace(path, chunk=chunk)
+            trace = read_trace(path, salvage=True, chunk=chunk)
+            assert trace.partial
+            assert len(trace.activities) == 299
+
+
 @pytest.mark.parametrize(
     ("text", "word"),
     [

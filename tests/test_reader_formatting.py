@@ -78,6 +78,18 @@ def test_formatting_changes_nothing(tmp_path, reference, seed, blank, escape, ch
     assert_same(read_trace(path, chunk=chunk), reference)
 
 
+@pytest.mark.parametrize("indent", [None, 2])
+def test_no_place_to_stop_reading_is_special(tmp_path, indent):
+    """Every chunk size, so that a read ends at every byte near the end -> the same kernels, no error."""
+    t = KinetoTrace()
+    t.kernel("a", 1, 2)
+    t.kernel("b", 4, 3)
+    path = t.write(tmp_path / "x.json", indent=indent)
+    for chunk in range(64, 700, 1 if indent is None else 3):
+        trace = read_trace(path, chunk=chunk, cpu=False)
+        assert (trace.activities["dur_ns"].tolist(), trace.meta.trace_name) == ([2000, 3000], "/tmp/x.json")
+
+
 @pytest.mark.parametrize("indent", [None, 1, 4])
 @pytest.mark.parametrize("chunk", [64, 256, 1000, 1 << 20])
 def test_a_bare_list_of_events_is_a_trace(tmp_path, reference, indent, chunk):

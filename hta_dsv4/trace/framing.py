@@ -100,9 +100,8 @@ class Framing(Envelope):
                 # No cut held: the list ends in this piece, or one event is longer than the piece.
                 result = self._try(text, None, decode, split)
                 if isinstance(result, list):
-                    if not self.bare_list:
-                        self._refuse(self._cut_text(text), REMEDY_CUT)
-                    self._finish_at(text, len(text) - 1)
+                    # The text read so far happens to stop at the bracket that closes the list.
+                    self._finish_at(text, text.rindex(b"]") + 1)
                     return result, b"", True
                 error = result
             assert error is not None
@@ -123,7 +122,12 @@ class Framing(Envelope):
                 want = len(text) * 2
                 continue
             if "truncated" in message or (near_end and _ends_open(text)):
-                return self._cut_here(text, decode, split)
+                # Cut, or a quote or bracket lost long before: then whole events follow, which a cut has not.
+                opened = repair.open_event(bytes(text[:-1]))
+                if opened.resume is None:
+                    return self._cut_here(text, opened.before, decode, split)
+                at = opened.start
+                error = msgspec.DecodeError(f"an event that does not end (byte {at})")
             if not self._sanitize and ": expected" not in message:
                 # The commonest faults are literal (NaN, stray commas, bad escapes): fix those and look again.
                 # "Expected , or }" is none of them but a raw quote or an overwritten piece.
@@ -228,36 +232,25 @@ class Framing(Envelope):
     # -- ends -------------------------------------------------------------------------------------------
 
     def _cut_here(
-        self, text: bytearray, decode: Callable[[memoryview], list[T]], split: Callable[[bytes], list[T]]
+        self,
+        text: bytearray,
+        end: int,
+        decode: Callable[[memoryview], list[T]],
+        split: Callable[[bytes], list[T]],
     ) -> tuple[list[T], bytes, bool]:
-        """The text ends inside an event: refuse, or keep the events before it."""
+        """The text ends inside an event, the events up to ``end`` being whole: refuse, or keep those."""
         stripped = bytes(text).rstrip(BLANK + b"\0")
-        if (
-            self.bare_list
-            and self.stream.cut is None
-            and stripped.removesuffix(b",").rstrip(BLANK).endswith(b"}")
-        ):
+        # The last event may be whole, with only the end of the list missing.
+        whole = stripped.removesuffix(b",").rstrip(BLANK)
+        head, complete = whole + b"]", whole.endswith(b"}") and repair.is_whole(whole)
+        if not complete:
+            head = bytes(memoryview(text)[:end]) + b"]"
+        if self.bare_list and self.stream.cut is None and complete:
             # The Trace Event format lets a bare list go without its closing bracket.
-            body = stripped.removesuffix(b",") + b"]"  # a comma may come before the missing bracket
-            try:
-                result = self._decode(memoryview(body), decode, split)
-            except msgspec.DecodeError:
-                pass
-            else:
-                self.warnings.append("the list of events has no closing bracket (allowed in a bare list)")
-                return result, b"", True
-        self._refuse(self._cut_text(text), REMEDY_CUT)
-        end = len(stripped)
-        for _ in range(64):
-            end = stripped.rfind(b"}", 0, end)
-            if end < 0:
-                break
-            try:
-                result = self._decode(memoryview(stripped[: end + 1] + b"]"), decode, split)
-            except msgspec.DecodeError:
-                continue
-            return result, b"", True
-        return [], b"", True
+            self.warnings.append("the list of events has no closing bracket (allowed in a bare list)")
+        else:
+            self._refuse(self._cut_text(text), REMEDY_CUT)
+        return self._decode(memoryview(head), decode, split), b"", True
 
     def _cut_text(self, text: bytearray) -> str:
         end = self._offset + len(text) - 2

@@ -115,14 +115,47 @@ def bad_event(text: bytes, at: int) -> BadEvent:
     Returns:
         The bounds.
     """
-    # Where one event may end and the next begin; "[" stands for the end of the event before the first.
+    ends, starts = _boundaries(text)
+    first = next(
+        i for i in range(len(starts) - 1, -1, -1) if starts[i] <= max(at, 1) and is_whole(text[: ends[i]])
+    )
+    return _around(text, at, ends, starts, first)
+
+
+def open_event(text: bytes) -> BadEvent:
+    """Find the event that does not end, in a text that stops before it does.
+
+    Args:
+        text: ``[`` and events, the first of them whole.
+
+    Returns:
+        Its bounds; ``resume`` is ``None`` where no event follows, as at the end of a file that was cut.
+    """
+    ends, starts = _boundaries(text)
+    low, high = 0, len(ends)  # the events up to ends[low] are whole; the text up to ends[high] is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        # Not every boundary is one: "}, {" may stand inside an event, so look at a few before giving up half.
+        near = range(middle, max(low, middle - 8), -1)
+        found = next((i for i in near if is_whole(text[: ends[i]])), None)
+        if found is None:
+            high = middle
+        else:
+            low = found
+    return _around(text, starts[low] + 1, ends, starts, low)
+
+
+def _boundaries(text: bytes) -> tuple[list[int], list[int]]:
+    """Where one event may end and the next begin; the first entry is the start of the list."""
     ends, starts = [1], [1]
     for m in _EVENT_START.finditer(text, 1):
         ends.append(m.start() + 1)
         starts.append(m.end())
-    first = next(
-        i for i in range(len(starts) - 1, -1, -1) if starts[i] <= max(at, 1) and _whole(text, ends[i])
-    )
+    return ends, starts
+
+
+def _around(text: bytes, at: int, ends: list[int], starts: list[int], first: int) -> BadEvent:
+    """The bad event that begins at ``starts[first]``: up to the next one after ``at`` that parses."""
     for i in range(first + 1, len(starts)):
         stop = ends[i + 1] if i + 1 < len(starts) else _closing(text, starts[i])
         if starts[i] >= at and stop is not None and _is_event(text[starts[i] : stop]):
@@ -155,11 +188,12 @@ def _is_tail(text: bytes) -> bool:
     return True
 
 
-def _whole(text: bytes, end: int) -> bool:
-    if end == 1:
+def is_whole(text: bytes) -> bool:
+    """Whether ``[`` and events are whole events up to the end of the text."""
+    if text == b"[":
         return True
     try:
-        msgspec.json.decode(text[:end] + b"]", type=list[msgspec.Raw])
+        msgspec.json.decode(text + b"]", type=list[msgspec.Raw])
     except msgspec.DecodeError:
         return False
     return True

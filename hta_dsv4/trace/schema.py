@@ -10,6 +10,7 @@ text (``float_hook=str``), so no digit of a time is ever lost.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Union
 
 import msgspec
@@ -120,6 +121,17 @@ def _tagged(category: str, bases: tuple[type, ...], constants: dict[str, Any]) -
     )
 
 
+@cache  # thirty structs take longer to make than a small trace takes to read
+def _decoder_by_category(cpu: bool, python_frames: bool) -> msgspec.json.Decoder[list[Any]]:
+    read = set(GPU_KINDS)
+    if cpu:
+        read |= OTHER_CATEGORIES - FLOWS - {"", PYTHON}
+    if cpu and python_frames:
+        read.add(PYTHON)
+    union: Any = _by_category(Fields if cpu else GpuFields, read, set(OTHER_CATEGORIES) - {""})
+    return msgspec.json.Decoder(list.__class_getitem__(union), float_hook=str)
+
+
 class EventDecoder:
     """JSON arrays of events -> structs.
 
@@ -134,13 +146,7 @@ class EventDecoder:
         self._kind, self._args = kind, Args if cpu else GpuArgs
         self.no_args: Any = self._args()
         self._note = note
-        read = set(GPU_KINDS)
-        if cpu:
-            read |= OTHER_CATEGORIES - FLOWS - {"", PYTHON} | ({PYTHON} if python_frames else set())
-        union: Any = _by_category(Fields if cpu else GpuFields, read, set(OTHER_CATEGORIES) - {""})
-        self._fast: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(
-            list.__class_getitem__(union), float_hook=str
-        )
+        self._fast = _decoder_by_category(cpu, python_frames)
         self._many: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[kind], float_hook=str)
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, float_hook=str)
 
