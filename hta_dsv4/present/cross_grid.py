@@ -1,0 +1,78 @@
+"""One key against another, in percent of the sum: which part of the model the glue of a step belongs to."""
+
+from __future__ import annotations
+
+from hta_dsv4.analysis import shares as sh
+from hta_dsv4.analysis.shares import Shares
+from hta_dsv4.present.grid import ABSENT, Grid
+
+UNKNOWN = "unknown"
+_MOST_COLUMNS = 24
+
+
+def can_cross(shares: Shares) -> bool:
+    """Whether a cross table of these shares is readable: two keys, and not a column for every kernel."""
+    if len(shares.by) != 2 or "kernel" in shares.by:
+        return False
+    return shares.table[shares.by[1]].nunique() <= _MOST_COLUMNS
+
+
+def cross_grid(shares: Shares) -> Grid:
+    """Shares by two keys as a cross table.
+
+    Args:
+        shares: of one variant, by two keys; with several ranks the median one is shown.
+
+    Returns:
+        Rows of the first key and columns of the second, largest first and ``unknown`` last; each cell in percent of
+        the sum, so that all cells add up to 100. The first sentence below says the largest cell that a table by the
+        first key alone hides.
+    """
+    first, second = shares.by
+    rank = shares.median_rank
+    table = rank.table
+    wide = table.pivot_table(index=first, columns=second, values=sh.TIME_NS, aggfunc="sum", sort=False)
+    total = rank.extent.sum_ns
+    rows = wide.sum(axis=1).sort_values(ascending=False, kind="stable").index.tolist()
+    columns = wide.sum(axis=0).sort_values(ascending=False, kind="stable").index.tolist()
+    columns.sort(key=lambda c: c == UNKNOWN)  # stable: only unknown moves, to the end
+
+    def cell(ns: float) -> str:
+        if ns != ns or not total:
+            return ABSENT
+        percent = 100 * ns / total
+        return "<0.1" if 0 < percent < 0.05 else f"{percent:.1f}"
+
+    body = tuple(
+        (str(r), cell(float(wide.loc[r].sum())), *(cell(float(wide.loc[r, c])) for c in columns))
+        for r in rows
+    )
+    last = ("sum", cell(float(total)), *(cell(float(wide[c].sum())) for c in columns))
+    return Grid(
+        f"{shares.label}: {first} x {second}, % of the sum",
+        (first, "sum", *(str(c) for c in columns)),
+        body,
+        (last,),
+        (_headline(shares),) if total else (),
+    )
+
+
+def _headline(shares: Shares) -> str:
+    """The largest cell in words: "of the 60.0 % glue, 52.0 points belong to the indexer"."""
+    first, second = shares.by
+    table = shares.table
+    known = table[table[second] != UNKNOWN]
+    if not len(known):
+        return f"no {second} is known"
+    by_row = table.groupby(first)[sh.SHARE].sum()
+    # the row that says least by itself: the largest that several columns divide between them
+    divided = table.groupby(first)[second].nunique()
+    rows = by_row[divided > 1].sort_values(ascending=False, kind="stable")
+    row = str(rows.index[0]) if len(rows) else str(by_row.idxmax())
+    cell = known[known[first] == row].sort_values(sh.SHARE, ascending=False, kind="stable")
+    if not len(cell):
+        return f"of the {100 * by_row[row]:.1f} % {row}, none has a known {second}"
+    best = cell.iloc[0]
+    return (
+        f"of the {100 * by_row[row]:.1f} % {row}, {100 * best[sh.SHARE]:.1f} points belong to {best[second]}"
+    )
