@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hta_dsv4.analysis.intervals import busy_by_device, extent
+from hta_dsv4.classify.architecture import read_activities
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Trace
-from hta_dsv4.trace.steps import GRAPH, Steps
+from hta_dsv4.trace.steps import GRAPH, Agreement, Steps
 
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
@@ -48,6 +49,8 @@ class Info:
         span_ns: first start to last end of all activities.
         steps: counted decode steps (of one rank, where a merged file holds several alike).
         step_method, step_detail: how they were found.
+        step_agreement: what the other ways of finding steps say, one sentence each.
+        architecture: what the launch counts say about the model, one sentence each; empty where they fit none.
         devices: per rank and device.
         ranks: rank -> label.
         rank_known: whether the file says which rank it is.
@@ -67,6 +70,8 @@ class Info:
     steps: int
     step_method: str
     step_detail: str
+    step_agreement: tuple[str, ...]
+    architecture: tuple[str, ...]
     devices: tuple[DeviceInfo, ...]
     ranks: dict[int, str]
     rank_known: bool
@@ -94,6 +99,7 @@ def trace_info(trace: Trace, steps: Steps) -> Info:
         devices += _devices(trace, acts[acts[col.RANK] == rank], rank)
     counted = steps.counted.groupby(col.RANK).size() if len(steps.counted) else pd.Series([0])
     span = extent(acts).wall_ns if len(acts) else 0
+    reading = read_activities(acts, steps)
     return Info(
         path=str(trace.path),
         kernels=int(kinds.get(col.KERNEL, 0)),
@@ -105,6 +111,8 @@ def trace_info(trace: Trace, steps: Steps) -> Info:
         steps=int(counted.max()),
         step_method=steps.method,
         step_detail=steps.detail,
+        step_agreement=tuple(_agreement(a) for a in steps.agreement),
+        architecture=reading.sentences() if reading is not None else (),
         devices=tuple(devices),
         ranks={r: trace.meta.rank_labels.get(r, str(r)) for r in ranks},
         rank_known=trace.meta.rank_known,
@@ -113,6 +121,11 @@ def trace_info(trace: Trace, steps: Steps) -> Info:
         warnings=trace.warnings,
         partial=trace.partial,
     )
+
+
+def _agreement(other: Agreement) -> str:
+    verdict = {True: "agrees", False: "disagrees", None: "cannot tell"}[other.agrees]
+    return f"{other.method} {verdict}: {other.detail}"
 
 
 def _devices(trace: Trace, acts: pd.DataFrame, rank: int) -> list[DeviceInfo]:

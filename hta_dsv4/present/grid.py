@@ -248,6 +248,8 @@ def info_grids(info: Info) -> tuple[Grid, ...]:
             if info.steps
             else f"none: {info.step_detail}",
         ),
+        *(("", sentence) for sentence in info.step_agreement),
+        *((("architecture" if i == 0 else ""), sentence) for i, sentence in enumerate(info.architecture)),
         (
             "ranks",
             ", ".join(info.ranks.values()) + ("" if info.rank_known else " (the file does not say its rank)"),
