@@ -18,11 +18,37 @@ LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit
-def scope_length(length_ptr: tl.tensor, request: tl.tensor, WIDTH: tl.constexpr, HAS_LENGTH: tl.constexpr) -> tl.tensor:
+def reread_program_id(AXIS: tl.constexpr, OPERAND: tl.constexpr) -> tl.tensor:
+    """``tl.program_id`` read afresh from its special register.
+
+    The token loop uses every register there is. What is computed from program ids before it and needed
+    again after it would be kept, and spilled; a value the compiler cannot recognise is computed anew.
+    """
+    if OPERAND == tl.bfloat16:
+        if AXIS == 0:
+            return tl.inline_asm_elementwise(
+                "mov.u32 $0, %ctaid.x;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+            )
+        elif AXIS == 1:
+            return tl.inline_asm_elementwise(
+                "mov.u32 $0, %ctaid.y;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+            )
+        else:
+            return tl.inline_asm_elementwise(
+                "mov.u32 $0, %ctaid.z;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+            )
+    else:
+        return tl.program_id(AXIS)
+
+
+@triton.jit
+def scope_length(
+    length_ptr: tl.tensor, request: tl.tensor, width: tl.tensor, HAS_LENGTH: tl.constexpr
+) -> tl.tensor:
     """Valid entries of a scope: its device-side length, held within the padded width."""
     if HAS_LENGTH:
-        return tl.minimum(tl.load(length_ptr + request), WIDTH)
-    return WIDTH
+        return tl.minimum(tl.load(length_ptr + request), width)
+    return width
 
 
 @triton.jit
@@ -44,7 +70,45 @@ def load_q(
     for i in tl.static_range(len(TILES)):
         q = q + (tl.load(base + start + tl.arange(0, TILES[i])[None, :], mask=inside, other=0.0).to(OPERAND),)
         start += TILES[i]
-    return q + (tl.load(base + 448 + tl.arange(0, 64)[None, :], mask=inside, other=0.0).to(OPERAND),)
+    return q
+
+
+@triton.jit
+def decode_e4m3(raw: tl.tensor, OPERAND: tl.constexpr) -> tl.tensor:
+    """e4m3 bytes to ``OPERAND``, exactly.
+
+    For bf16 the compiler would go through float16 and float32; here a byte's sign and its 7 other bits are
+    moved to their place in a bf16, which is the value times 2^-120, four bytes at a time.
+    """
+    if OPERAND == tl.bfloat16:
+        small = tl.inline_asm_elementwise(
+            """
+            {
+            .reg .b32 a, b, s, t;
+            prmt.b32 a, $2, 0, 0x1404;
+            prmt.b32 b, $2, 0, 0x3424;
+            and.b32 s, a, 0x80008000;
+            shr.b32 t, a, 4;
+            and.b32 t, t, 0x07f007f0;
+            or.b32 $0, s, t;
+            and.b32 s, b, 0x80008000;
+            shr.b32 t, b, 4;
+            and.b32 t, t, 0x07f007f0;
+            or.b32 $1, s, t;
+            }
+            """,
+            "=r,=r,r", [raw], dtype=tl.bfloat16, is_pure=True, pack=4,
+        )  # fmt: skip
+        return small * 1.329227995784916e36
+    return raw.to(tl.float8e4nv, bitcast=True).to(OPERAND)
+
+
+@triton.jit
+def decode_e8m0(code: tl.tensor, OPERAND: tl.constexpr) -> tl.tensor:
+    """A scale byte (int32, 0 to 254) as ``OPERAND``: it is the exponent field of a bf16 or a float32."""
+    if OPERAND == tl.bfloat16:
+        return (code << 7).to(tl.int16).to(tl.bfloat16, bitcast=True)
+    return (code << 23).to(tl.float32, bitcast=True).to(OPERAND)
 
 
 @triton.jit
@@ -64,28 +128,36 @@ def load_kv(
     codes = tl.load(scale_ptr, mask=valid, other=0)[:, None]
     kv = ()
     start = 0
-    for i in tl.static_range(len(TILES)):
+    for i in tl.static_range(len(TILES) - 1):
         column = start + tl.arange(0, TILES[i])[None, :]
         raw = tl.load(record[:, None] + column, mask=valid[:, None], other=0)
-        value = raw.to(tl.float8e4nv, bitcast=True).to(OPERAND)
         if TILES[i] == 64:
-            code = (codes >> (start // 8)) & 0xFF
+            code = (codes >> (start // 8)).to(tl.int32) & 0xFF
         else:
-            code = (codes >> (column // 64 * 8)) & 0xFF
-        kv = kv + (value * tl.exp2(code.to(tl.float32) - 127.0).to(OPERAND),)
+            code = (codes >> (column // 64 * 8)).to(tl.int32) & 0xFF
+        kv = kv + (decode_e4m3(raw, OPERAND) * decode_e8m0(code, OPERAND),)
         start += TILES[i]
-    rope = (record + 448).to(tl.pointer_type(tl.bfloat16), bitcast=True)
-    value = tl.load(rope[:, None] + tl.arange(0, 64)[None, :], mask=valid[:, None], other=0.0)
-    return kv + (value.to(OPERAND),)
+    rope_ptr = (record + 448).to(tl.pointer_type(tl.bfloat16), bitcast=True)
+    if TILES[len(TILES) - 1] > 64:
+        column = start + tl.arange(0, TILES[len(TILES) - 1])[None, :]
+        raw = tl.load(record[:, None] + column, mask=valid[:, None] & (column < 448), other=0)
+        code = (codes >> (tl.minimum(column // 64, 6) * 8)).to(tl.int32) & 0xFF
+        nope = decode_e4m3(raw, OPERAND) * decode_e8m0(code, OPERAND)
+        rope = tl.load(rope_ptr[:, None] + (column - 448), mask=valid[:, None] & (column >= 448), other=0.0)
+        kv = kv + (tl.where(column < 448, nope, rope.to(OPERAND)),)
+    else:
+        rope = tl.load(rope_ptr[:, None] + tl.arange(0, 64)[None, :], mask=valid[:, None], other=0.0)
+        kv = kv + (rope.to(OPERAND),)
+    return kv
 
 
 @triton.jit
 def load_index(
     block: tl.tensor, main_blocks: tl.tensor, index_ptr: tl.tensor, length: tl.tensor,
-    extra_index_ptr: tl.tensor, extra_length: tl.tensor, TWO: tl.constexpr, BLOCK_T: tl.constexpr,
+    extra_index_ptr: tl.tensor, extra_length: tl.tensor, HAS_EXTRA: tl.constexpr, BLOCK_T: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Flat slots of one block of the concatenated [main | extra] list; -1 past its scope's length."""
-    if TWO:
+    if HAS_EXTRA:
         is_extra = block >= main_blocks
         position = tl.where(is_extra, block - main_blocks, block) * BLOCK_T + tl.arange(0, BLOCK_T)
         limit = tl.where(is_extra, extra_length, length)
@@ -97,13 +169,14 @@ def load_index(
 @triton.jit
 def load_block(
     index: tl.tensor, is_extra: tl.tensor, kv_ptr: tl.tensor, page_stride: tl.tensor,
-    extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, TWO: tl.constexpr,
+    extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, HAS_EXTRA: tl.constexpr,
     PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """KV tiles of one block, from whichever pool its scope points into."""
     valid = index >= 0
-    index = tl.where(valid, index, 0)
-    if TWO:
+    # Unsigned, so that a division by a page size is a shift where that is a power of two.
+    index = tl.where(valid, index, 0).to(tl.uint32)
+    if HAS_EXTRA:
         page = tl.where(is_extra, index // EXTRA_PAGE_SIZE, index // PAGE_SIZE)
         slot = tl.where(is_extra, index % EXTRA_PAGE_SIZE, index % PAGE_SIZE)
         pool = tl.where(is_extra, extra_kv_ptr, kv_ptr)
@@ -116,74 +189,71 @@ def load_block(
 
 
 @triton.jit
-def scores(q: tl.tensor, kv: tl.tensor, valid: tl.tensor, scale_log2: tl.tensor, TILES: tl.constexpr) -> tl.tensor:
-    """Scaled scores in base 2, ``[BLOCK_H, BLOCK_T]``; -inf where a token is invalid."""
+def scores(q: tl.tensor, kv: tl.tensor, valid: tl.tensor, TILES: tl.constexpr) -> tl.tensor:
+    """Unscaled scores ``[BLOCK_H, BLOCK_T]``; -inf where a token is invalid."""
     score = tl.dot(q[0], tl.trans(kv[0]))
-    for i in tl.static_range(1, len(TILES) + 1):
+    for i in tl.static_range(1, len(TILES)):
         score = tl.dot(q[i], tl.trans(kv[i]), score)
-    return tl.where(valid[None, :], score * scale_log2, float("-inf"))
+    return tl.where(valid[None, :], score, float("-inf"))
 
 
 @triton.jit
 def attend(
     q: tl.tensor, first: tl.tensor, step: tl.tensor, scale_log2: tl.tensor, row: tl.tensor,
-    kv_ptr: tl.tensor, page_stride: tl.tensor, index_ptr: tl.tensor, length: tl.tensor,
-    extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, extra_index_ptr: tl.tensor, extra_length: tl.tensor,
-    WIDTH: tl.constexpr, PAGE_SIZE: tl.constexpr, EXTRA_WIDTH: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr,
+    kv_ptr: tl.tensor, page_stride: tl.tensor, index_ptr: tl.tensor, width: tl.tensor, length: tl.tensor,
+    extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, extra_index_ptr: tl.tensor,
+    extra_width: tl.tensor, extra_length: tl.tensor,
+    PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, HAS_EXTRA: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
     STAGES: tl.constexpr, SINGLE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Attend to blocks ``first, first + step, ...`` of the concatenated [main | extra] list of one row.
 
     The loop is bounded by the device-side lengths, not by the padded widths; a block never straddles the
-    two scopes. ``EXTRA_WIDTH`` 0 means one scope only. ``SINGLE`` promises that the loop would run once.
+    two scopes. Without ``HAS_EXTRA`` there is one scope only. ``SINGLE`` promises that the loop would run once.
 
     Returns:
         Unnormalised output tiles (float32), row maxima in base 2 (``NEGATIVE`` if nothing was valid) and
         sums, both ``[BLOCK_H]``.
     """
-    TWO: tl.constexpr = EXTRA_WIDTH > 0
-    index_ptr += row.to(tl.int64) * WIDTH
-    extra_index_ptr += row.to(tl.int64) * EXTRA_WIDTH
+    index_ptr += row.to(tl.int64) * width
+    extra_index_ptr += row.to(tl.int64) * extra_width
     main_blocks = tl.cdiv(length, BLOCK_T)
-    index = load_index(first, main_blocks, index_ptr, length, extra_index_ptr, extra_length, TWO, BLOCK_T)
     if SINGLE:
+        index = load_index(first, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, BLOCK_T)
         kv = load_block(
-            index, first >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, TWO,
+            index, first >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA,
             PAGE_SIZE, EXTRA_PAGE_SIZE, TILES, OPERAND,
         )  # fmt: skip
-        score = scores(q, kv, index >= 0, scale_log2, TILES)
-        m = tl.maximum(tl.max(score, 1), NEGATIVE)
-        weight = tl.exp2(score - m[:, None])
+        score = scores(q, kv, index >= 0, TILES)
+        m = tl.maximum(tl.max(score, 1) * scale_log2, NEGATIVE)
+        weight = tl.exp2(score * scale_log2 - m[:, None])
         l = tl.sum(weight, 1)
         acc = ()
-        for i in tl.static_range(len(TILES) + 1):
+        for i in tl.static_range(len(TILES)):
             acc = acc + (tl.dot(weight.to(OPERAND), kv[i]),)
     else:
         acc = ()
         for i in tl.static_range(len(TILES)):
             acc = acc + (_zeros(BLOCK_H, TILES[i]),)
-        acc = acc + (_zeros(BLOCK_H, 64),)
         m = tl.full([BLOCK_H], NEGATIVE, tl.float32)
         l = tl.zeros([BLOCK_H], tl.float32)
-        blocks = main_blocks + (tl.cdiv(extra_length, BLOCK_T) if TWO else 0)
+        blocks = main_blocks + (tl.cdiv(extra_length, BLOCK_T) if HAS_EXTRA else 0)
         for block in tl.range(first, blocks, step, num_stages=STAGES):
+            index = load_index(
+                block, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, BLOCK_T
+            )
             kv = load_block(
-                index, block >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, TWO,
+                index, block >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA,
                 PAGE_SIZE, EXTRA_PAGE_SIZE, TILES, OPERAND,
             )  # fmt: skip
-            valid = index >= 0
-            # The next block's slots, so that its gather does not wait for them.
-            index = load_index(
-                block + step, main_blocks, index_ptr, length, extra_index_ptr, extra_length, TWO, BLOCK_T
-            )
-            score = scores(q, kv, valid, scale_log2, TILES)
-            m_new = tl.maximum(m, tl.max(score, 1))
+            score = scores(q, kv, index >= 0, TILES)
+            m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
             alpha = tl.exp2(m - m_new)
-            weight = tl.exp2(score - m_new[:, None])
+            weight = tl.exp2(score * scale_log2 - m_new[:, None])
             l = l * alpha + tl.sum(weight, 1)
             scaled = ()
-            for i in tl.static_range(len(TILES) + 1):
+            for i in tl.static_range(len(TILES)):
                 scaled = scaled + (tl.dot(weight.to(OPERAND), kv[i], acc[i] * alpha[:, None]),)
             acc = scaled
             m = m_new
@@ -221,13 +291,14 @@ def finish(
 
 @triton.jit
 def store_tiles(
-    acc: tl.tensor, out_ptr: tl.tensor, row: tl.tensor, head: tl.tensor, heads: tl.tensor, TILES: tl.constexpr
-) -> tl.tensor:
-    """Write output tiles to ``out[row, head, :]``, in ``out_ptr``'s element type."""
+    acc: tl.tensor, factor: tl.tensor, out_ptr: tl.tensor, row: tl.tensor, head: tl.tensor, heads: tl.tensor,
+    TILES: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Write output tiles times ``factor[head]`` to ``out[row, head, :]``, in ``out_ptr``'s element type."""
     base = out_ptr + (row.to(tl.int64) * heads + head[:, None]) * 512
     inside = head[:, None] < heads
     start = 0
     for i in tl.static_range(len(TILES)):
-        tl.store(base + start + tl.arange(0, TILES[i])[None, :], acc[i].to(out_ptr.dtype.element_ty), mask=inside)
+        value = (acc[i] * factor[:, None]).to(out_ptr.dtype.element_ty)
+        tl.store(base + start + tl.arange(0, TILES[i])[None, :], value, mask=inside)
         start += TILES[i]
-    tl.store(base + 448 + tl.arange(0, 64)[None, :], acc[len(TILES)].to(out_ptr.dtype.element_ty), mask=inside)

@@ -54,15 +54,13 @@ def describe_device(tensor: Tensor) -> Device:
     return _query(tensor.device.index)
 
 
-def operand_type(name: str) -> Any:
-    """The matrix products' operand type: ``bf16`` or ``f16``; float32 in the interpreter.
+def operand_type() -> Any:
+    """The matrix products' operand type: bf16, which holds every cached value exactly; else float32.
 
     The interpreter's ``tl.dot`` on 16-bit operands reads their bits as integers (Triton 3.6 to 3.9), so
     there the same code runs on float32.
     """
-    if interpreting():
-        return tl.float32
-    return {"bf16": tl.bfloat16, "f16": tl.float16}[name]
+    return tl.float32 if interpreting() else tl.bfloat16
 
 
 def launch_options(warps: int, pdl: bool) -> dict[str, Any]:
@@ -86,17 +84,18 @@ def kernel_arguments(call: DecodeCall) -> dict[str, Any]:
         "kv_ptr": main.cache.data,
         "page_stride": main.cache.data.stride(0),
         "index_ptr": main.indices,
+        "width": main.width,
         "length_ptr": main.lengths if main.lengths is not None else unused,
         "extra_kv_ptr": extra.cache.data if extra else main.cache.data,
         "extra_page_stride": extra.cache.data.stride(0) if extra else main.cache.data.stride(0),
         "extra_index_ptr": extra.indices if extra else main.indices,
+        "extra_width": extra.width if extra else 0,
         "extra_length_ptr": extra.lengths if extra and extra.lengths is not None else unused,
         "heads": call.heads,
         "q_len": call.q_len,
-        "WIDTH": main.width,
         "PAGE_SIZE": main.cache.page_size,
-        "EXTRA_WIDTH": extra.width if extra else 0,
         "EXTRA_PAGE_SIZE": extra.cache.page_size if extra else 1,
+        "HAS_EXTRA": extra is not None,
         "HAS_LENGTH": main.lengths is not None,
         "HAS_EXTRA_LENGTH": extra is not None and extra.lengths is not None,
     }

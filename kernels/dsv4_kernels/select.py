@@ -1,19 +1,23 @@
 """Which configuration a kernel runs with: data and pure functions of static shapes, never a timing.
 
 Tuning while serving would break CUDA graphs (a capture may not benchmark) and make results depend on
-noise, so the choices are written down here, by device family and batch.
+noise, so the choices are written down here, by device family, in the order they are tried. The figures in
+the comments are microseconds per call at 128 + 512 tokens and 64 heads on an H200, cold, combine included.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from dsv4_kernels.runtime import Device
 
-K421 = (256, 128, 64)
-K8 = (64,) * 7
-BIG_SHARED = 200_000  # bytes; sm_90 and sm_100 allow 227 KiB a block, sm_120 99 KiB
+EVEN = (128, 128, 128, 128)  # the last tile holds the last 64 e4m3 columns and the 64 rotary ones
+SPLIT_LAST = (128, 128, 128, 64, 64)
+FINE = (64,) * 8
+WGMMA_SHARED = 227 * 1024  # bytes a block may have on sm_90; sm_120 has 99 KiB
+
+Policy = Literal["one_wave", "campaign"]
 
 
 @dataclass(frozen=True)
@@ -23,11 +27,10 @@ class MmaConfig:
     Attributes:
         block_h: Heads per program.
         block_t: Tokens per block.
-        tiles: How the 448 e4m3 dimensions are cut; they sum to 448.
+        tiles: How the 512 head dimensions are cut; the last tile ends in the 64 rotary ones.
         warps: Warps per program.
         stages: Software-pipelining depth of the token loop.
-        operand: Type of the matrix products' operands, ``bf16`` or ``f16``.
-        pdl: Programmatic dependent launch.
+        pdl: Programmatic dependent launch: the next kernel's blocks are placed while this one drains.
     """
 
     block_h: int
@@ -35,7 +38,6 @@ class MmaConfig:
     tiles: tuple[int, ...]
     warps: int
     stages: int
-    operand: Literal["bf16", "f16"]
     pdl: bool = True
 
 
@@ -50,20 +52,137 @@ class CombineConfig:
     pdl: bool = True
 
 
-def mma_config(device: Device, rows: int, heads: int) -> MmaConfig:
-    """Configuration of the tensor-core kernel for ``rows`` query tokens."""
-    if device.shared_limit >= BIG_SHARED and heads > 32:
-        return MmaConfig(64, 64, K8, 8, 5, "f16")
-    return MmaConfig(16 if heads <= 16 else 32, 32, K8, 8, 2, "bf16")
+@dataclass(frozen=True)
+class Family:
+    """The configurations of one kind of device.
+
+    Attributes:
+        single: Tried in order for splits of one block each: the first whose grid fits the device at once.
+        loop: Otherwise: programs that walk several blocks.
+    """
+
+    single: tuple[MmaConfig, ...]
+    loop: MmaConfig
 
 
-def combine_config(device: Device, rows: int, heads: int, splits: int) -> CombineConfig:
-    """Configuration of the combine."""
-    return CombineConfig(1, 128, 1)
+# sm_90. One block per program as long as all fit on the SMs: B=1 6.6 (4 programs of 16 heads a row beat one
+# of 64), B=4 10.3, B=8 12.2 (64 tokens a block, or the grid would not fit).
+# The loop: B=64 34.9, B=128 56.5. Five stages, because the gather hangs behind the load of its indices:
+# with three there is one buffer and no overlap (38.8, 63.2). EVEN spills there (65.1 at B=128), FINE waits
+# for sixteen products a block instead of ten (60.1).
+WGMMA = Family(
+    single=(
+        MmaConfig(16, 32, EVEN, 8, 1),
+        MmaConfig(64, 32, EVEN, 8, 1),
+        MmaConfig(64, 64, EVEN, 8, 1),
+    ),
+    loop=MmaConfig(64, 64, SPLIT_LAST, 8, 5),
+)
+# sm_120, and whatever else has no wgmma or less shared memory: mma.sync products of 16 to 32 heads, within
+# 99 KiB and without spills (asserted by the AOT tests; no such card was at hand to time them).
+# sm_100 too: its tensor memory cannot hold these accumulators and products of 64 heads as Triton lays them
+# out (the compiler emits a trap instead), while 32 heads go through mma.sync.
+SMALL = Family(
+    single=(MmaConfig(16, 32, SPLIT_LAST, 4, 1),),
+    loop=MmaConfig(32, 32, FINE, 8, 3),
+)
+MAX_SPLITS = 64  # the combine reads every split; past this it costs more than the loop saves
 
 
-def num_splits(rows: int, heads: int, widths: tuple[int, ...], num_sms: int, *, block_h: int, block_t: int) -> int:
-    """Programs that share one row's list."""
-    blocks = sum(-(-width // block_t) for width in widths)
-    groups = -(-heads // block_h) * rows
-    return max(1, min(blocks, num_sms // groups))
+def family(device: Device) -> Family:
+    """The configurations for a device."""
+    return WGMMA if device.capability == 90 and device.shared_limit >= WGMMA_SHARED else SMALL
+
+
+def count_blocks(widths: tuple[int, ...], block_t: int) -> int:
+    """Blocks of the padded lists; a block never straddles two of them."""
+    return sum(-(-width // block_t) for width in widths)
+
+
+def loop_config(device: Device, heads: int) -> MmaConfig:
+    """Configuration for programs that walk several blocks of a list."""
+    config = family(device).loop
+    # Half a tile of heads that do not exist is half the work thrown away; wgmma has no smaller tile.
+    return replace(config, block_h=16) if config.block_h == 32 and heads <= 16 else config
+
+
+def single_config(device: Device, rows: int, heads: int, widths: tuple[int, ...]) -> MmaConfig | None:
+    """Configuration for programs of one block each.
+
+    Args:
+        device: Where they run.
+        rows: Query tokens.
+        heads: Query heads.
+        widths: Padded width of each scope.
+
+    Returns:
+        The family's first ``single`` configuration whose programs fit the SMs all at once, or None.
+    """
+    for config in family(device).single:
+        blocks = count_blocks(widths, config.block_t)
+        programs = rows * -(-heads // config.block_h) * blocks
+        if blocks <= MAX_SPLITS and programs <= device.num_sms:
+            return config
+    return None
+
+
+def combine_config(rows: int, heads: int) -> CombineConfig:
+    """Configuration of the combine.
+
+    One program per row, head and 512 columns while that is few programs; several heads a program when there
+    are thousands, whose launch alone costs (one kernel of 8448 empty programs takes 5.7 us). The wrong tile
+    costs up to 17 us: (1, 128) at B=64 takes 57.0 where (2, 512) takes 40.1.
+    """
+    if rows * heads <= 64:
+        return CombineConfig(1, 128, 1)
+    if rows * heads <= 2048:
+        return CombineConfig(1, 512, 4)
+    return CombineConfig(2, 512, 4)
+
+
+def num_splits(
+    rows: int,
+    heads: int,
+    widths: tuple[int, ...],
+    num_sms: int,
+    *,
+    block_h: int,
+    block_t: int,
+    policy: Policy = "one_wave",
+) -> int:
+    """Programs that share one row's token list; a pure function of static shapes, so that graphs hold.
+
+    Policies:
+
+    * ``one_wave`` (default): as many as fit on the SMs at once, one program on each. Any more and some SM
+      runs two in turn (B=32: 5 splits, 160 programs, 31.2 us; 4 splits, 23.5, in a study of the same
+      kernel); fewer leave SMs empty (B=16: 8 splits 18.8 us, 5 splits 20.0).
+    * ``campaign``: the rule of the published optimisation campaign: fill every SM at least once (it aimed at
+      one to two programs an SM on 188 SMs), at most 16 splits, at least 32 tokens each.
+
+    Args:
+        rows: Query tokens (B times q_len).
+        heads: Query heads.
+        widths: Padded width of each scope in tokens.
+        num_sms: Streaming multiprocessors.
+        block_h: Heads per program.
+        block_t: Tokens per block.
+        policy: See above.
+
+    Returns:
+        1 or more, and never more than there are blocks; 1 means the single-launch kernel.
+
+    Raises:
+        ValueError: The policy is unknown, or a size is not positive.
+    """
+    sizes = {"rows": rows, "heads": heads, "num_sms": num_sms, "block_h": block_h, "block_t": block_t}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name}: expected a positive integer, got {size}")
+    blocks = max(1, count_blocks(widths, block_t))
+    base = rows * -(-heads // block_h)
+    if policy == "one_wave":
+        return max(1, min(blocks, num_sms // base, MAX_SPLITS))
+    if policy == "campaign":
+        return max(1, min(blocks, -(-num_sms // base), sum(widths) // 32, 16))
+    raise ValueError(f"policy: expected one_wave or campaign, got {policy!r}")

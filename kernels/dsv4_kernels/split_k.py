@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from dsv4_kernels.call import DecodeCall
-from dsv4_kernels.core import NEGATIVE, attend, finish, load_q, scope_length, store_tiles
+from dsv4_kernels.core import NEGATIVE, attend, finish, load_q, reread_program_id, scope_length, store_tiles
 from dsv4_kernels.runtime import LOG2_E, kernel_arguments, launch_options, operand_type
 from dsv4_kernels.select import CombineConfig, MmaConfig
 
@@ -23,11 +23,11 @@ from dsv4_kernels.select import CombineConfig, MmaConfig
 @triton.jit
 def _sparse_mla_split_k_kernel(
     q_ptr: tl.tensor, partial_ptr: tl.tensor, max_ptr: tl.tensor, sum_ptr: tl.tensor, sink_ptr: tl.tensor,
-    kv_ptr: tl.tensor, page_stride: tl.tensor, index_ptr: tl.tensor, length_ptr: tl.tensor,
-    extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, extra_index_ptr: tl.tensor,
-    extra_length_ptr: tl.tensor, heads: tl.tensor, q_len: tl.tensor, scale_log2: tl.tensor,
-    WIDTH: tl.constexpr, PAGE_SIZE: tl.constexpr, EXTRA_WIDTH: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr,
-    HAS_LENGTH: tl.constexpr, HAS_EXTRA_LENGTH: tl.constexpr, NSPLIT: tl.constexpr,
+    kv_ptr: tl.tensor, page_stride: tl.tensor, index_ptr: tl.tensor, width: tl.tensor,
+    length_ptr: tl.tensor, extra_kv_ptr: tl.tensor, extra_page_stride: tl.tensor, extra_index_ptr: tl.tensor,
+    extra_width: tl.tensor, extra_length_ptr: tl.tensor, heads: tl.tensor, q_len: tl.tensor, scale_log2: tl.tensor,
+    PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, HAS_EXTRA: tl.constexpr,
+    HAS_LENGTH: tl.constexpr, HAS_EXTRA_LENGTH: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
     STAGES: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
@@ -37,22 +37,24 @@ def _sparse_mla_split_k_kernel(
     split = tl.program_id(0)
     row = tl.program_id(2)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
-    length = scope_length(length_ptr, row // q_len, WIDTH, HAS_LENGTH)
-    extra_length = scope_length(extra_length_ptr, row // q_len, EXTRA_WIDTH, HAS_EXTRA_LENGTH)
-    part = row * NSPLIT + split
-    slot = part * heads + head
+    length = scope_length(length_ptr, row // q_len, width, HAS_LENGTH)
+    extra_length = scope_length(extra_length_ptr, row // q_len, extra_width, HAS_EXTRA_LENGTH)
     if split >= tl.cdiv(length, BLOCK_T) + tl.cdiv(extra_length, BLOCK_T):
+        slot = (row * tl.num_programs(0) + split) * heads + head
         # Nothing for this split: say so in the sum, and leave the partial output unwritten and unread.
         tl.store(max_ptr + slot, tl.full([BLOCK_H], NEGATIVE, tl.float32), mask=head < heads)
         tl.store(sum_ptr + slot, tl.zeros([BLOCK_H], tl.float32), mask=head < heads)
     else:
         q = load_q(q_ptr, row, head, heads, TILES, OPERAND)
         acc, m, l = attend(
-            q, split, NSPLIT, scale_log2, row, kv_ptr, page_stride, index_ptr, length,
-            extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_length,
-            WIDTH, PAGE_SIZE, EXTRA_WIDTH, EXTRA_PAGE_SIZE, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, SINGLE,
+            q, split, tl.num_programs(0), scale_log2, row, kv_ptr, page_stride, index_ptr, width, length,
+            extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_width, extra_length,
+            PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, SINGLE,
         )  # fmt: skip
-        store_tiles(acc, partial_ptr, part, head, heads, TILES)
+        part = reread_program_id(2, OPERAND) * tl.num_programs(0) + reread_program_id(0, OPERAND)
+        head = reread_program_id(1, OPERAND) * BLOCK_H + tl.arange(0, BLOCK_H)
+        slot = part * heads + head
+        store_tiles(acc, tl.full([BLOCK_H], 1.0, tl.float32), partial_ptr, part, head, heads, TILES)
         tl.store(max_ptr + slot, m, mask=head < heads)
         tl.store(sum_ptr + slot, l, mask=head < heads)
 
@@ -94,7 +96,11 @@ def _sparse_mla_combine_kernel(
 
 
 def split_k_decode(
-    call: DecodeCall, config: MmaConfig, combine: CombineConfig, num_splits: int
+    call: DecodeCall,
+    config: MmaConfig,
+    combine: CombineConfig,
+    num_splits: int,
+    out_dtype: torch.dtype = torch.bfloat16,
 ) -> tuple[Tensor, Tensor]:
     """Run the split kernel and its combine.
 
@@ -102,12 +108,13 @@ def split_k_decode(
         call: A checked call.
         config: Tile sizes and launch shape of the split kernel, see :mod:`dsv4_kernels.select`.
         combine: Those of the combine.
-        num_splits: Programs that share one row's list; 2 or more (1 is :mod:`dsv4_kernels.mma`'s).
+        num_splits: Programs that share one row's list; usually 2 or more (1 is :mod:`dsv4_kernels.mma`'s).
+        out_dtype: Type of the output; float32 shows the kernel's own error without the last rounding.
 
     Returns:
-        bf16 ``[rows, H, 512]`` and float32 ``[rows, H]``.
+        ``[rows, H, 512]`` of ``out_dtype`` and float32 ``[rows, H]``.
     """
-    out, lse = call.outputs()
+    out, lse = call.outputs(out_dtype)
     shape = (call.rows, num_splits, call.heads)
     dtype = torch.bfloat16 if combine.partials == "bf16" else torch.float32
     partial = torch.empty(*shape, call.q.shape[2], dtype=dtype, device=call.q.device)
@@ -116,9 +123,9 @@ def split_k_decode(
     arguments = kernel_arguments(call)
     single = num_splits >= sum(triton.cdiv(width, config.block_t) for width in call.widths)
     _sparse_mla_split_k_kernel[(num_splits, triton.cdiv(call.heads, config.block_h), call.rows)](
-        call.q, partial, maxima, sums, **arguments, scale_log2=call.scale * LOG2_E, NSPLIT=num_splits,
+        call.q, partial, maxima, sums, **arguments, scale_log2=call.scale * LOG2_E,
         BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
-        OPERAND=operand_type(config.operand), STAGES=config.stages,
+        OPERAND=operand_type(), STAGES=config.stages,
         SINGLE=single, **launch_options(config.warps, config.pdl),
     )  # fmt: skip
     grid = (call.q.shape[2] // combine.columns, triton.cdiv(call.heads, combine.block_h), call.rows)
