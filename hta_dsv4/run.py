@@ -27,8 +27,9 @@ from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.classify.architecture import Reading, read_activities
 from hta_dsv4.classify.graphs import Fit, from_companion
 from hta_dsv4.classify.inference import infer
-from hta_dsv4.classify.origin import INFERRED, METHODS, OriginRules, default_origins
-from hta_dsv4.classify.origin import NONE as NO_METHOD
+from hta_dsv4.classify.origin import OriginRules, default_origins
+from hta_dsv4.classify.origin_columns import INFERRED, METHODS
+from hta_dsv4.classify.origin_columns import NONE as NO_METHOD
 from hta_dsv4.classify.rules import RuleSet, default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hta_dsv4.classify.architecture import match, models, read_activities, read_counts
-from hta_dsv4.classify.origin import ORIGINS
+from hta_dsv4.classify.origin_columns import ORIGINS
 from hta_dsv4.trace.steps import NONE, find_steps
 from tests.campaign import COPY, MULTIPLY, PUBLISHED, SGEMM, campaign
 from tests.frames import kernel, make_trace

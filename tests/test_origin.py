@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hta_dsv4.classify.origin import (
+from hta_dsv4.classify.origin import default_origins, element, load_origins
+from hta_dsv4.classify.origin_columns import (
     COMPANION,
     FRAME,
     KERNEL,
@@ -14,9 +15,6 @@ from hta_dsv4.classify.origin import (
     OP,
     ORIGINS,
     SCOPE,
-    default_origins,
-    element,
-    load_origins,
 )
 from hta_dsv4.classify.rules import default_rules
 from hta_dsv4.errors import RulesError

@@ -16,7 +16,7 @@ import pandas as pd
 
 from hta_dsv4.classify.matching import EXACT, UNMATCHED, match_sequences
 from hta_dsv4.classify.names import normalise
-from hta_dsv4.classify.origin import COMPANION, Origins, replayed
+from hta_dsv4.classify.origin_columns import COMPANION, Origins, replayed
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.sequences import Ints, encode
 from hta_dsv4.trace.steps import Steps

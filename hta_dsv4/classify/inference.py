@@ -14,7 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hta_dsv4.classify.architecture import Model, Reading, inferences, match
-from hta_dsv4.classify.origin import CONFIDENCE, MULTIPLICITY, NEIGHBOUR, UNKNOWN, Origins
+from hta_dsv4.classify.origin_columns import CONFIDENCE, MULTIPLICITY, NEIGHBOUR, UNKNOWN, Origins
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.sequences import Ints, encode
 from hta_dsv4.trace.steps import Steps

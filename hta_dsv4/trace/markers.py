@@ -51,6 +51,11 @@ def step_table(rows: Sequence[Row]) -> pd.DataFrame:
     return table
 
 
+def counted(n: int, one: str, many: str = "") -> str:
+    """``1 engine annotation``, ``11 engine annotations``."""
+    return f"{n} {one if n == 1 else many or one + 's'}"
+
+
 def marker_phase(name: str) -> tuple[str, int | None]:
     """What an engine's step annotation says about itself.
 
@@ -86,14 +91,13 @@ def engine_steps(trace: Trace) -> tuple[pd.DataFrame, str]:
         The table (empty where there are none) and a sentence.
     """
     table, nested = _annotated(trace, lambda n: bool(_SGLANG.match(n) or _VLLM.match(n)))
-    detail = f"{len(table)} engine annotations"
-    return table, detail + (f" ({nested} nested ones belong to them)" if nested else "")
+    return table, counted(len(table), "engine annotation") + (f" ({nested} nested in them)" if nested else "")
 
 
 def profiler_steps(trace: Trace) -> tuple[pd.DataFrame, str]:
     """Steps by the ``ProfilerStep#N`` annotations of a ``torch.profiler`` schedule; see :func:`engine_steps`."""
     table, _ = _annotated(trace, lambda n: bool(_PROFILER_STEP.match(n)))
-    return table, f"{len(table)} ProfilerStep annotations"
+    return table, counted(len(table), "ProfilerStep annotation")
 
 
 def _annotated(trace: Trace, wanted: Callable[[str], bool]) -> tuple[pd.DataFrame, int]:
@@ -168,7 +172,7 @@ def graph_steps(trace: Trace) -> tuple[pd.DataFrame, str]:
         (int(r), f"graph launch {i}", int(a), int(b), UNKNOWN, None)
         for i, (r, a, b) in enumerate(zip(ranks, starts, ends, strict=True))
     ]
-    return step_table(rows), f"{len(first)} graph launches of one kernel sequence"
+    return step_table(rows), counted(len(first), "graph launch", "graph launches") + " of one kernel sequence"
 
 
 def place_by_launch(trace: Trace, table: pd.DataFrame) -> NDArray[np.int32]:
