@@ -22,16 +22,19 @@ import triton.language as tl
 
 from ._device import INTERPRETED, operand
 from .fp4 import BLOCK
+from .fp4_device import load_inputs, load_weights, undo_shift
 
 if TYPE_CHECKING:
     from .moe_fp4 import Fp4Experts
 
 BLOCK_M = 16
-BLOCK_N = 64
 # A 32-bit word holds 8 codes and a dot takes at least 16 words: not less, and D and I are only known multiples of it.
+# (N, K, stages) on the H200, us for 1 / 32 tokens: (64, 128, 3) 76.7 / 946; (64, 128, 4) 79.5 / 1078;
+# (64, 256, 2) 68.7 / 996; (64, 256, 3) 73.7 / 1084; (32, 128, 4) 102 / 1790; (128, 256, 3, 8 warps) 78.8 / 1126.
+BLOCK_N = 64
 BLOCK_K = 128
+NUM_STAGES = 3
 NUM_WARPS = 4
-NUM_STAGES = 4
 
 
 @triton.jit
@@ -66,167 +69,6 @@ def _moe_align_kernel(
     tl.store(pairs_ptr + first * BLOCK_M + pad, tl.full((BLOCK_M,), -1, tl.int32), mask=pad < own * BLOCK_M)
     for block in range(own):
         tl.store(expert_ptr + first + block, mine)
-
-
-@triton.jit
-def _decode(word: tl.tensor, scale: tl.tensor, OPERAND: tl.constexpr, ASM: tl.constexpr) -> tl.tensor:
-    """The eight e2m1 codes of each 32-bit word times ``scale`` / 2^126: eight tensors of the words' shape.
-
-    A code's three magnitude bits, placed at a bfloat16's low exponent and high mantissa bits, are its value times
-    2^-126 (0.5 as a subnormal): multiplying by a scale that carries 2^126 decodes it, exactly. The assembly decodes
-    the same nibble of two neighbouring words at once, which is how the tensor cores want their operand packed.
-    """
-    if ASM:
-        return tl.inline_asm_elementwise(
-            asm="""
-            {
-            .reg .b32 t, u, v;
-            prmt.b32 t, $8, $9, 0x4400;
-            shr.b32 u, t, 2;
-            shl.b32 v, t, 4;
-            and.b32 u, u, 0x01C001C0;
-            and.b32 v, v, 0x80008000;
-            or.b32 u, u, v;
-            mul.rn.bf16x2 $0, u, $10;
-            shr.b32 u, t, 6;
-            and.b32 v, t, 0x80008000;
-            and.b32 u, u, 0x01C001C0;
-            or.b32 u, u, v;
-            mul.rn.bf16x2 $1, u, $10;
-            prmt.b32 t, $8, $9, 0x5511;
-            shr.b32 u, t, 2;
-            shl.b32 v, t, 4;
-            and.b32 u, u, 0x01C001C0;
-            and.b32 v, v, 0x80008000;
-            or.b32 u, u, v;
-            mul.rn.bf16x2 $2, u, $10;
-            shr.b32 u, t, 6;
-            and.b32 v, t, 0x80008000;
-            and.b32 u, u, 0x01C001C0;
-            or.b32 u, u, v;
-            mul.rn.bf16x2 $3, u, $10;
-            prmt.b32 t, $8, $9, 0x6622;
-            shr.b32 u, t, 2;
-            shl.b32 v, t, 4;
-            and.b32 u, u, 0x01C001C0;
-            and.b32 v, v, 0x80008000;
-            or.b32 u, u, v;
-            mul.rn.bf16x2 $4, u, $10;
-            shr.b32 u, t, 6;
-            and.b32 v, t, 0x80008000;
-            and.b32 u, u, 0x01C001C0;
-            or.b32 u, u, v;
-            mul.rn.bf16x2 $5, u, $10;
-            prmt.b32 t, $8, $9, 0x7733;
-            shr.b32 u, t, 2;
-            shl.b32 v, t, 4;
-            and.b32 u, u, 0x01C001C0;
-            and.b32 v, v, 0x80008000;
-            or.b32 u, u, v;
-            mul.rn.bf16x2 $6, u, $10;
-            shr.b32 u, t, 6;
-            and.b32 v, t, 0x80008000;
-            and.b32 u, u, 0x01C001C0;
-            or.b32 u, u, v;
-            mul.rn.bf16x2 $7, u, $10;
-            }
-            """,
-            constraints="=r,=r,=r,=r,=r,=r,=r,=r,r,r,r",
-            args=[word, scale],
-            dtype=(
-                tl.bfloat16,
-                tl.bfloat16,
-                tl.bfloat16,
-                tl.bfloat16,
-                tl.bfloat16,
-                tl.bfloat16,
-                tl.bfloat16,
-                tl.bfloat16,
-            ),
-            is_pure=True,
-            pack=2,
-        )
-    # The same in float32, whose exponent field is as wide: for the interpreter, which has no assembly.
-    values = ()
-    for nibble in tl.static_range(8):
-        code = word >> (4 * nibble)
-        value = (((code & 8) << 28) | ((code & 7) << 22)).to(tl.float32, bitcast=True)
-        values = values + ((value * scale.to(tl.float32)).to(OPERAND),)  # noqa: RUF005  (Triton has no unpacking)
-    return values
-
-
-@triton.jit
-def _load_weights(
-    packed_ptr: tl.tensor,
-    scale_ptr: tl.tensor,
-    row: tl.tensor,
-    start: tl.tensor,
-    width: tl.tensor,
-    shift: tl.tensor,
-    ROWS: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr,
-    OPERAND: tl.constexpr,
-    ASM: tl.constexpr,
-) -> tl.tensor:
-    """Weights of columns ``start ..``, times 2^-shift: eight ``[ROWS, BLOCK_K // 8]``, the i-th of columns 8 k + i."""
-    word = start // 8 + tl.arange(0, BLOCK_K // 8)
-    group = start // GROUP + tl.arange(0, BLOCK_K // GROUP)
-    packed = tl.load(packed_ptr + row[:, None] * (width // 8) + word[None, :])
-    stored = tl.load(scale_ptr + row[:, None] * (width // GROUP) + group[None, :])
-    if GROUP == 32:
-        # The byte is a bfloat16's exponent field; 126 more is the decode's factor.
-        bits = tl.maximum(stored.to(tl.int32) + (126 - shift), 0) << 7
-        scale = bits.to(tl.int16).to(tl.bfloat16, bitcast=True)
-    else:
-        # An e4m3 scale reaches 448: 2^117 is all of the factor that bfloat16 has room for.
-        scale = (stored.to(tl.float32) * 1.661534994731145e35).to(tl.bfloat16)
-    spread = tl.broadcast_to(scale[:, :, None], (ROWS, BLOCK_K // GROUP, GROUP // 8))
-    return _decode(packed, tl.reshape(spread, (ROWS, BLOCK_K // 8)), OPERAND, ASM)
-
-
-@triton.jit
-def _load_inputs(
-    x_ptr: tl.tensor,
-    row: tl.tensor,
-    valid: tl.tensor,
-    start: tl.tensor,
-    width: tl.tensor,
-    BLOCK_M: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    OPERAND: tl.constexpr,
-) -> tl.tensor:
-    """The rows' columns ``start ..``: eight ``[BLOCK_K // 8, BLOCK_M]``, the i-th of columns 8 k + i."""
-    k = start + tl.arange(0, BLOCK_K)
-    x = tl.load(x_ptr + row[:, None] * width + k[None, :], mask=valid[:, None], other=0.0).to(OPERAND)
-    x0, x1 = tl.split(tl.reshape(x, (BLOCK_M, BLOCK_K // 8, 2, 2, 2)))
-    x00, x01 = tl.split(x0)
-    x10, x11 = tl.split(x1)
-    # Bit by bit from the last: the names are the column's bits 0 and 1, split gives bit 2.
-    c0, c4 = tl.split(x00)
-    c2, c6 = tl.split(x01)
-    c1, c5 = tl.split(x10)
-    c3, c7 = tl.split(x11)
-    return (
-        tl.trans(c0),
-        tl.trans(c1),
-        tl.trans(c2),
-        tl.trans(c3),
-        tl.trans(c4),
-        tl.trans(c5),
-        tl.trans(c6),
-        tl.trans(c7),
-    )
-
-
-@triton.jit
-def _undo_shift(
-    shift: tl.tensor, overall_ptr: tl.tensor, expert: tl.tensor, GROUP: tl.constexpr
-) -> tl.tensor:
-    """What the products are still to be multiplied by."""
-    if GROUP == 32:
-        return ((shift + 127) << 23).to(tl.float32, bitcast=True)
-    return tl.load(overall_ptr + expert) * 512.0  # 2^126 / 2^117
 
 
 @triton.jit(do_not_specialize=["shift"])
@@ -266,13 +108,13 @@ def _moe_fp4_gemm_w13_kernel(
     scale_ptr += expert * 2 * inter * (dim // GROUP)
     acc = tl.zeros((2 * BLOCK_N, BLOCK_M), dtype=tl.float32)
     for start in tl.range(0, dim, BLOCK_K, num_stages=STAGES):
-        inputs = _load_inputs(x_ptr, token, valid, start, dim, BLOCK_M, BLOCK_K, OPERAND)
-        weights = _load_weights(
+        inputs = load_inputs(x_ptr, token, valid, start, dim, BLOCK_M, BLOCK_K, OPERAND)
+        weights = load_weights(
             packed_ptr, scale_ptr, row, start, dim, shift, 2 * BLOCK_N, BLOCK_K, GROUP, OPERAND, ASM
         )
         for i in tl.static_range(8):
             acc = tl.dot(weights[i], inputs[i], acc)
-    acc *= _undo_shift(shift, overall_ptr, expert, GROUP)
+    acc *= undo_shift(shift, overall_ptr, expert, GROUP)
     gate, up = tl.split(tl.permute(tl.reshape(acc, (BLOCK_N, 2, BLOCK_M)), (0, 2, 1)))
     gate = tl.minimum(gate, limit)
     up = tl.minimum(tl.maximum(up, -limit), limit)
@@ -316,13 +158,13 @@ def _moe_fp4_gemm_w2_kernel(
     scale_ptr += expert * dim * (inter // GROUP)
     acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for start in tl.range(0, inter, BLOCK_K, num_stages=STAGES):
-        inputs = _load_inputs(hidden_ptr, pair, valid, start, inter, BLOCK_M, BLOCK_K, OPERAND)
-        weights = _load_weights(
+        inputs = load_inputs(hidden_ptr, pair, valid, start, inter, BLOCK_M, BLOCK_K, OPERAND)
+        weights = load_weights(
             packed_ptr, scale_ptr, row, start, inter, shift, BLOCK_N, BLOCK_K, GROUP, OPERAND, ASM
         )
         for i in tl.static_range(8):
             acc = tl.dot(weights[i], inputs[i], acc)
-    weight = tl.load(weights_ptr + pair) * _undo_shift(shift, overall_ptr, expert, GROUP)
+    weight = tl.load(weights_ptr + pair) * undo_shift(shift, overall_ptr, expert, GROUP)
     target = out_ptr + pair[None, :] * dim + row[:, None]
     tl.store(target, acc * weight[None, :], mask=valid[None, :])
 

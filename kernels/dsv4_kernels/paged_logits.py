@@ -22,11 +22,13 @@ _HEADS = 64
 _DIM = 128
 _PAGE_BYTES = 8448
 
-# Programs per SM over the whole batch. 8 fit by registers and shared memory at 4 warps; more would be idle in turn.
+# Programs per SM over the whole batch, more than are resident at once (4 by registers). H200, B 32, length 262,144:
+# 8 gives 300 us, 5 gives 377 us (the last programs run alone), against a floor of 269 us.
 PROGRAMS_PER_SM = 8
+# 64 entries and 3 stages: 437 us where 128 entries take 300; 2, 3 or 4 stages are within 1 %, 2 is best for short rows.
 BLOCK_S = 128
 NUM_WARPS = 4
-NUM_STAGES = 3
+NUM_STAGES = 2
 
 
 @triton.jit
