@@ -112,7 +112,6 @@ def measure_ceilings() -> Ceilings:
     target = torch.empty_like(source)
     target.copy_(source)
     copy = replay_us(graph_of([lambda: target.copy_(source)]), 10)
-    del source, target
     a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     product = torch.mm(a, b)
     matmul = replay_us(graph_of([lambda: torch.mm(a, b, out=product)]), 10)
@@ -134,7 +133,9 @@ def make_pool(size_bytes: float, page_size: int, seed: int) -> PagedKV:
     return PagedKV(data, page_size)
 
 
-def make_calls(pools: tuple[PagedKV, PagedKV], widths: tuple[int, int], batch: int, count: int) -> list[DecodeCall]:
+def make_calls(
+    pools: tuple[PagedKV, PagedKV], widths: tuple[int, int], batch: int, count: int
+) -> list[DecodeCall]:
     """``count`` independent calls with random indices, every entry valid, sink on."""
     generator = torch.Generator("cuda").manual_seed(batch)
 
@@ -167,7 +168,9 @@ def time_calls(
     run(calls[0])
     torch.cuda.synchronize()
     kept: list[Any] = []
-    cold = replay_us(graph_of([lambda call=call: kept.append(run(call)) for call in calls]), replays) / len(calls)
+    cold = replay_us(graph_of([lambda call=call: kept.append(run(call)) for call in calls]), replays) / len(
+        calls
+    )
     kept.clear()
     if not warm_calls:
         return cold, float("nan")
@@ -210,10 +213,14 @@ def print_table(rows: list[Row]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["128+512"])
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
-    parser.add_argument("--variants", nargs="+", choices=["simt", "mma", "split_k"], default=["simt", "mma", "split_k"])
+    parser.add_argument(
+        "--variants", nargs="+", choices=["simt", "mma", "split_k"], default=["simt", "mma", "split_k"]
+    )
     parser.add_argument("--out", type=Path, help="also write the rows as JSON")
     options = parser.parse_args()
     if not torch.cuda.is_available():

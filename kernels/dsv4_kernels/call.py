@@ -173,10 +173,15 @@ def make_call(
              "extra_topk_length": extra_topk_length, "attn_sink": attn_sink}  # fmt: skip
     for name, value in named.items():
         optional = name not in ("q", "indices")
-        _expect(isinstance(value, Tensor) or (optional and value is None), name, "a tensor", type(value).__name__)
+        _expect(
+            isinstance(value, Tensor) or (optional and value is None), name, "a tensor", type(value).__name__
+        )
     shaped = q.ndim == 4 and q.shape[3] == HEAD_DIM and min(q.shape) >= 1
     _expect(
-        shaped and q.dtype == torch.bfloat16, "q", f"bfloat16 [B, S, H, {HEAD_DIM}], none of them 0", _describe(q)
+        shaped and q.dtype == torch.bfloat16,
+        "q",
+        f"bfloat16 [B, S, H, {HEAD_DIM}], none of them 0",
+        _describe(q),
     )
     batch, q_len, heads, _ = q.shape
     choices = get_args(Convention)

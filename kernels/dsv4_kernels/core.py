@@ -6,6 +6,9 @@ there is no padded tail that would read rotary bytes as e4m3. K and V are the sa
 is read and dequantised once and used in both products.
 """
 
+# ruff: noqa: E741, RUF005, SIM300, RET505
+# (l is the literature's name for the running sum; Triton compiles neither tuple unpacking nor a bare else
+# after a return, and its constexprs compare from the left.)
 from __future__ import annotations
 
 import triton
@@ -161,7 +164,9 @@ def load_index(
         is_extra = block >= main_blocks
         position = tl.where(is_extra, block - main_blocks, block) * BLOCK_T + tl.arange(0, BLOCK_T)
         limit = tl.where(is_extra, extra_length, length)
-        return tl.load(tl.where(is_extra, extra_index_ptr, index_ptr) + position, mask=position < limit, other=-1)
+        return tl.load(
+            tl.where(is_extra, extra_index_ptr, index_ptr) + position, mask=position < limit, other=-1
+        )
     position = block * BLOCK_T + tl.arange(0, BLOCK_T)
     return tl.load(index_ptr + position, mask=position < length, other=-1)
 
@@ -220,7 +225,9 @@ def attend(
     extra_index_ptr += row.to(tl.int64) * extra_width
     main_blocks = tl.cdiv(length, BLOCK_T)
     if SINGLE:
-        index = load_index(first, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, BLOCK_T)
+        index = load_index(
+            first, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, BLOCK_T
+        )
         kv = load_block(
             index, first >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA,
             PAGE_SIZE, EXTRA_PAGE_SIZE, TILES, OPERAND,
@@ -262,7 +269,7 @@ def attend(
 
 @triton.jit
 def finish(
-    m: tl.tensor, l: tl.tensor, sink_ptr: tl.tensor, head: tl.tensor, heads: tl.tensor,  # noqa: E741
+    m: tl.tensor, l: tl.tensor, sink_ptr: tl.tensor, head: tl.tensor, heads: tl.tensor,
     HAS_SINK: tl.constexpr, SGLANG: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Close a softmax: the factor on the unnormalised output, and ``lse`` by the convention.

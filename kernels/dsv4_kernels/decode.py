@@ -136,6 +136,8 @@ def sparse_mla_decode(
         extra_topk_length=extra_topk_length, attn_sink=attn_sink, softmax_scale=softmax_scale,
         convention=convention, check_indices=check_indices,
     )  # fmt: skip
-    if num_splits is not None and (isinstance(num_splits, bool) or not isinstance(num_splits, int) or num_splits < 1):
+    if num_splits is not None and (
+        isinstance(num_splits, bool) or not isinstance(num_splits, int) or num_splits < 1
+    ):
         raise ValueError(f"num_splits: expected a positive integer or None, got {num_splits!r}")
     return call.unflatten(*run_call(call, chosen, num_splits))

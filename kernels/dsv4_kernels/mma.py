@@ -14,8 +14,8 @@ from torch import Tensor
 
 from dsv4_kernels.call import DecodeCall
 from dsv4_kernels.core import attend, finish, load_q, reread_program_id, scope_length, store_tiles
-from dsv4_kernels.select import MmaConfig
 from dsv4_kernels.runtime import LOG2_E, kernel_arguments, launch_options, operand_type
+from dsv4_kernels.select import MmaConfig
 
 
 @triton.jit
@@ -37,7 +37,7 @@ def _sparse_mla_mma_kernel(
     length = scope_length(length_ptr, row // q_len, width, HAS_LENGTH)
     extra_length = scope_length(extra_length_ptr, row // q_len, extra_width, HAS_EXTRA_LENGTH)
     q = load_q(q_ptr, row, head, heads, TILES, OPERAND)
-    acc, m, l = attend(
+    acc, m, l = attend(  # noqa: E741
         q, 0, 1, scale_log2, row, kv_ptr, page_stride, index_ptr, width, length,
         extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_width, extra_length,
         PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, SINGLE,

@@ -22,7 +22,9 @@ def valid_entries(scope: Scope, q_len: int) -> Tensor:
     return valid
 
 
-def apply_sink(out: Tensor, lse: Tensor, sink: Tensor | None, convention: Convention) -> tuple[Tensor, Tensor]:
+def apply_sink(
+    out: Tensor, lse: Tensor, sink: Tensor | None, convention: Convention
+) -> tuple[Tensor, Tensor]:
     """Fold the attention sink into a finished softmax and give ``lse`` the convention's meaning.
 
     Args:

@@ -40,7 +40,7 @@ def interpreting() -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _query(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
     limit = int(properties.shared_memory_per_block_optin)

@@ -15,8 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from dsv4_kernels.call import DecodeCall, Scope
-from dsv4_kernels.runtime import LOG2_E
 from dsv4_kernels.reference import apply_sink
+from dsv4_kernels.runtime import LOG2_E
 
 
 @triton.jit
@@ -54,7 +54,9 @@ def _sparse_mla_simt_kernel(
         code = tl.load(scale_ptr, mask=read, other=127)
         nope = raw.to(tl.float8e4nv, bitcast=True).to(tl.float32) * tl.exp2(code.to(tl.float32) - 127.0)
         rope_ptr = (record + 448).to(tl.pointer_type(tl.bfloat16), bitcast=True)
-        rope = tl.load(rope_ptr[:, None] + rope_column[None, :], mask=valid[:, None], other=0.0).to(tl.float32)
+        rope = tl.load(rope_ptr[:, None] + rope_column[None, :], mask=valid[:, None], other=0.0).to(
+            tl.float32
+        )
         score = tl.sum(nope * q_nope[None, :], 1) + tl.sum(rope * q_rope[None, :], 1)
         score = tl.where(valid, score, -1.0e30)
         m_new = tl.maximum(m, tl.max(score, 0))
@@ -91,7 +93,9 @@ def _merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple
     weights = torch.exp(first[1] - shift), torch.exp(second[1] - shift)
     total = weights[0] + weights[1]
     safe = torch.where(total == 0, torch.ones_like(total), total)
-    out = first[0].float() * (weights[0] / safe)[..., None] + second[0].float() * (weights[1] / safe)[..., None]
+    out = (
+        first[0].float() * (weights[0] / safe)[..., None] + second[0].float() * (weights[1] / safe)[..., None]
+    )
     return out.to(torch.bfloat16), shift + torch.log(total)
 
 

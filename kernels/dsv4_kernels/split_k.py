@@ -46,7 +46,7 @@ def _sparse_mla_split_k_kernel(
         tl.store(sum_ptr + slot, tl.zeros([BLOCK_H], tl.float32), mask=head < heads)
     else:
         q = load_q(q_ptr, row, head, heads, TILES, OPERAND)
-        acc, m, l = attend(
+        acc, m, l = attend(  # noqa: E741
             q, split, tl.num_programs(0), scale_log2, row, kv_ptr, page_stride, index_ptr, width, length,
             extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_width, extra_length,
             PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, SINGLE,

@@ -150,7 +150,11 @@ def compile_all(requests: Sequence[Request], workers: int | None = None) -> list
     for worker in range(count):
         share = [asdict(request) for request in requests[worker::count]]
         child = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
         assert child.stdin is not None
         child.stdin.write(json.dumps(share))
