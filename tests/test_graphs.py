@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -15,7 +18,9 @@ from hta_dsv4.classify.rules import default_rules
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.steps import GRAPH, PERIOD, PROFILER, find_steps
+from tests.builders import KinetoTrace
 from tests.campaign import COPY, MULTIPLY, SGEMM, campaign
+from tests.conftest import cli
 from tests.frames import kernel, make_trace, marker
 
 COPY_K, MUL_K, GEMM_K = "at::copy_kernel", "at::mul_kernel", "cutlass_80_simt_sgemm_64x128_8x5_tn_align1"
@@ -210,3 +215,44 @@ def test_names_decide_where_grids_differ():
     found, fit = match_sequences((names, names), (exact_a, exact_b))
     assert found.tolist() == list(range(8))
     assert fit.tolist() == [EXACT] * 3 + [BY_NAME] * 2 + [EXACT] * 3
+
+
+def write_pair(folder: Path) -> tuple[str, str]:
+    """The same step as a file of graph replays and as an eager file with scopes, three steps each."""
+    replays, run = KinetoTrace(), KinetoTrace()
+    at = 0.0
+    for s in range(3):
+        names = [name for name, _, _ in step_parts()]
+        replays.replay(names, at=10_000 * s)
+        run.step(s, at, 30 * len(names))
+        for name, scope, _ in step_parts():
+            run.annotation(scope, at + 1, 20)
+            run.eager(name, 5, at=at + 3)
+            at += 30
+    return str(replays.write(folder / "graph.json")), str(run.write(folder / "eager.json"))
+
+
+def test_the_command_line_takes_a_companion(tmp_path):
+    """Shares by bucket,origin of a graph trace with its eager companion -> all known, the fit said."""
+    graph_file, eager_file = write_pair(tmp_path)
+    alone = cli("shares", graph_file, "--by", "origin", "--json")
+    assert "unknown" in {r["origin"] for r in json.loads(alone.stdout)["variants"][0]["rows"]}
+    done = cli("shares", graph_file, "--by", "origin", "--companion", eager_file, "--json")
+    (variant,) = json.loads(done.stdout)["variants"]
+    assert {r["origin"] for r in variant["rows"]} == set(TRUTH)
+    assert any("100.0 % of their time" in n for n in variant["notes"])
+    text = cli("shares", graph_file, "--by", "bucket,origin", "--companion", f"graph={eager_file}").stdout
+    assert "bucket x origin" in text
+    assert "points belong to" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "says"), [("other={}", "no variant is called 'other'"), ("/nowhere/x.json", "no such file")]
+)
+def test_a_companion_of_nobody_is_one_clear_line(tmp_path, given, says):
+    """A label that no variant has, a file that is not there -> exit 2, one line."""
+    graph_file, eager_file = write_pair(tmp_path)
+    done = cli("shares", graph_file, "--companion", given.format(eager_file))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
