@@ -3,24 +3,42 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from enum import Enum
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from hta_dsv4 import run as run_module
-from hta_dsv4.classify.rules import RuleSet, default_rules, load_rules
+from hta_dsv4.analysis.shares import Shares
+from hta_dsv4.cli_capture import capture
+from hta_dsv4.cli_options import (
+    Again,
+    AsCsv,
+    AsJson,
+    AsMd,
+    By,
+    Companions,
+    Form,
+    Frames,
+    Full,
+    Inputs,
+    Points,
+    RulesFile,
+    Salvage,
+    Top,
+    form,
+    load_runs,
+    rule_set,
+    write,
+)  # fmt: skip
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
+from hta_dsv4.present.cross_grid import can_cross, cross_grid
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.diff_json import explanation_body
 from hta_dsv4.present.progress import reading
 from hta_dsv4.present.scaling_grid import scaling_body, scaling_grid
-from hta_dsv4.present.text import console, markdown, print_grid
 from hta_dsv4.run import Run
-from hta_dsv4.shipped import resolve
 from hta_dsv4.sweep_points import sweep_point
 
 app = typer.Typer(
@@ -38,90 +56,6 @@ app = typer.Typer(
 _ClickException: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
-class Form(str, Enum):
-    """How results are written."""
-
-    TEXT, JSON, CSV, MD = "text", "json", "csv", "md"
-
-
-AsJson = Annotated[bool, typer.Option("--json", help='JSON for other programs ("schema": 1, times in ns).')]
-AsCsv = Annotated[bool, typer.Option("--csv", help="CSV, one line per variant and row.")]
-AsMd = Annotated[bool, typer.Option("--md", help="A Markdown table.")]
-By = Annotated[str, typer.Option("--by", help="What a row is: bucket, role, kernel; several with commas.")]
-Top = Annotated[
-    int,
-    typer.Option("--top", help="Rows to print, the rest as one line; 0 for all. Text and --md only.", min=0),
-]
-Full = Annotated[bool, typer.Option("--full", help="Never shorten kernel names.")]
-RulesFile = Annotated[
-    list[Path] | None,
-    typer.Option("--rules", help="Your own rules (TOML), before the bundled ones; repeatable."),
-]
-Salvage = Annotated[
-    bool, typer.Option("--salvage", help="Read what is whole of a cut file; all output is partial.")
-]
-Inputs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[LABEL=]TRACE", help="A trace file, a folder of ranks, or the name of a shipped trace."
-    ),
-]
-
-Again = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--again",
-        metavar="LABEL=TRACE",
-        help="A further capture of a variant: how much repeated captures differ; repeatable.",
-    ),
-]
-Points = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[X=]TRACE",
-        help="A capture and the parameter's value; without X its manifest says it (--param).",
-    ),
-]
-
-
-def _form(as_json: bool, as_csv: bool, as_md: bool) -> Form:
-    chosen = [f for f, on in ((Form.JSON, as_json), (Form.CSV, as_csv), (Form.MD, as_md)) if on]
-    if len(chosen) > 1:
-        raise HtaDsv4Error("--json, --csv and --md exclude each other; give one")
-    return chosen[0] if chosen else Form.TEXT
-
-
-def _rules(files: Sequence[Path] | None) -> RuleSet:
-    return load_rules(*files) if files else default_rules()
-
-
-def _load(inputs: Sequence[str], rules: Sequence[Path] | None, salvage: bool) -> list[Run]:
-    """Load each ``[LABEL=]PATH``; equal labels get their folder in front, so that no variant hides another."""
-    chosen = _rules(rules)
-    runs = []
-    for text in inputs:
-        label, path = resolve(text)
-        with reading(path.name) as progress:
-            runs.append(run_module.load(path, label=label, rules=chosen, salvage=salvage, progress=progress))
-    return runs
-
-
-def _write(
-    form: Form, text: Callable[[], str] | None, grids: Callable[[], Sequence[grid.Grid]], full: bool
-) -> None:
-    if text is not None:
-        sys.stdout.write(text().rstrip("\n") + "\n")
-        return
-    if form is Form.MD:
-        sys.stdout.write("\n".join(markdown(g) for g in grids()))
-        return
-    out = console()
-    for i, one in enumerate(grids()):
-        if i:
-            out.print()
-        print_grid(one, out, full=full)
-
-
 @app.command()
 def shares(
     traces: Inputs,
@@ -133,18 +67,27 @@ def shares(
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
+    companion: Companions = None,
+    frames: Frames = False,
 ) -> None:
-    """Where the GPU time goes: time per step, share and launches of each bucket, role or kernel.
+    """Where the GPU time goes: time per step, share and launches of each bucket, role, origin or kernel.
+
+    With two keys (--by bucket,origin) a cross table follows: what of the glue which part of the model asked for.
 
     Example: hta-dsv4 shares decode.pt.trace.json.gz --by role
     """
-    form = _form(as_json, as_csv, as_md)
-    tables = [r.shares(by) for r in _load(traces, rules, salvage)]
+    chosen = form(as_json, as_csv, as_md)
+    tables = [r.shares(by) for r in load_runs(traces, rules, salvage, companion, frames)]
     text = {
         Form.JSON: lambda: machine.dumps("shares", machine.shares_body(tables)),
         Form.CSV: lambda: machine.shares_csv(tables),
-    }.get(form)
-    _write(form, text, lambda: [grid.shares_grid(t, top) for t in tables], full)
+    }.get(chosen)
+    write(chosen, text, lambda: [g for t in tables for g in _share_grids(t, top)], full)
+
+
+def _share_grids(shares: Shares, top: int) -> list[grid.Grid]:
+    """The table, and the cross table where there are two keys."""
+    return [grid.shares_grid(shares, top)] + ([cross_grid(shares)] if can_cross(shares) else [])
 
 
 @app.command()
@@ -159,6 +102,8 @@ def diff(
     again: Again = None,
     rules: RulesFile = None,
     salvage: Salvage = False,
+    companion: Companions = None,
+    frames: Frames = False,
 ) -> None:
     """Variants side by side, per step, the first as base; and why each differs from the one before it.
 
@@ -167,13 +112,13 @@ def diff(
 
     Example: hta-dsv4 diff original=a.json.gz mma=b.json.gz split_k=c.json.gz --by role
     """
-    form = _form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md)
     if len(traces) < 2:
         raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
-    runs = _load(traces, rules, salvage)
+    runs = load_runs(traces, rules, salvage, companion, frames)
     comparison = run_module.compare(runs, by)
     repeats: dict[str, list[Run]] = {}
-    for repeat in _load(again or [], rules, salvage):
+    for repeat in load_runs(again or [], rules, salvage):
         repeats.setdefault(repeat.label, []).append(repeat)
     explained = run_module.why(runs, by, repeats)
     text = {
@@ -181,9 +126,12 @@ def diff(
             "diff", {**machine.comparison_body(comparison), "explanation": explanation_body(explained)}
         ),
         Form.CSV: lambda: machine.comparison_csv(comparison),
-    }.get(form)
-    _write(
-        form, text, lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top)], full
+    }.get(chosen)
+    write(
+        chosen,
+        text,
+        lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top)],
+        full,
     )
 
 
@@ -210,22 +158,22 @@ def scaling(
 
     Example: hta-dsv4 scaling 8192=a.json.gz 65536=b.json.gz 1048576=c.json.gz --param max_context
     """
-    form = _form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md)
     points = [sweep_point(t, param) for t in traces]
-    chosen = _rules(rules)
+    loaded = rule_set(rules)
     runs = []
     for point in points:
         with reading(point.path.name) as progress:
             run = run_module.load(
-                point.path, label=point.label, rules=chosen, salvage=salvage, progress=progress
+                point.path, label=point.label, rules=loaded, salvage=salvage, progress=progress
             )
         runs.append((point.x, run))
     found = run_module.scaling(runs, param or "x", by)
     text = {
         Form.JSON: lambda: machine.dumps("scaling", scaling_body(found)),
         Form.CSV: lambda: machine.scaling_csv(found),
-    }.get(form)
-    _write(form, text, lambda: [scaling_grid(found, top)], full)
+    }.get(chosen)
+    write(chosen, text, lambda: [scaling_grid(found, top)], full)
 
 
 @app.command()
@@ -241,13 +189,13 @@ def info(
 
     Example: hta-dsv4 info decode.pt.trace.json.gz
     """
-    form = _form(as_json, as_csv, as_md)
-    infos = [i for r in _load(traces, None, salvage) for i in r.info()]
+    chosen = form(as_json, as_csv, as_md)
+    infos = [i for r in load_runs(traces, None, salvage) for i in r.info()]
     text = {
         Form.JSON: lambda: machine.dumps("info", machine.info_body(infos)),
         Form.CSV: lambda: machine.info_csv(infos),
-    }.get(form)
-    _write(form, text, lambda: [g for i in infos for g in grid.info_grids(i)], full)
+    }.get(chosen)
+    write(chosen, text, lambda: [g for i in infos for g in grid.info_grids(i)], full)
 
 
 @app.command()
@@ -265,19 +213,22 @@ def explain(
 
     Example: hta-dsv4 explain cutlass_80_simt_sgemm_64x128_8x5_tn_align1
     """
-    form = _form(as_json, as_csv, as_md)
-    chosen = _rules(rules)
+    chosen = form(as_json, as_csv, as_md)
+    loaded = rule_set(rules)
     wanted: list[str] = []
     for name in names:
         wanted += [line.rstrip("\r\n") for line in sys.stdin] if name == "-" else [name]
-    found = [chosen.explain(n) for n in wanted if n.strip()]
+    found = [loaded.explain(n) for n in wanted if n.strip()]
     if not found:
         raise HtaDsv4Error("no kernel name given: every line of the input is empty")
     text = {
         Form.JSON: lambda: machine.explain_lines(found),
         Form.CSV: lambda: machine.explain_csv(found),
-    }.get(form)
-    _write(form, text, lambda: [grid.explain_grid(found)], full)
+    }.get(chosen)
+    write(chosen, text, lambda: [grid.explain_grid(found)], full)
+
+
+app.command()(capture)
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -287,9 +238,8 @@ def main(args: Sequence[str] | None = None) -> None:
         args: the words after the command's name; by default the process's own.
     """
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(
-            stream, "reconfigure"
-        ):  # a name that the terminal's encoding lacks is escaped, not a crash
+        if hasattr(stream, "reconfigure"):
+            # a name that the terminal's encoding lacks is escaped, not a crash
             stream.reconfigure(errors="backslashreplace")
     try:
         code = app(args, standalone_mode=False)

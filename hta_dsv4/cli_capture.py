@@ -1,0 +1,88 @@
+"""``hta-dsv4 capture``: record the bundled decode step; the only command that needs torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hta_dsv4 import run as run_module
+from hta_dsv4.cli_options import Form, write
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.present import grid, machine
+from hta_dsv4.shipped import traces
+
+
+def capture(
+    variant: Annotated[
+        str, typer.Option("--variant", help="original, mma, split_k, bf16_gemm, indexer_triton, ...")
+    ] = "split_k",
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", "-c", help="Requests decoded together.", min=1)
+    ] = 32,
+    switch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--switch", metavar="NAME=CHOICE", help="One lever changed, e.g. mhc=fused; repeatable."
+        ),
+    ] = None,
+    config: Annotated[str, typer.Option("--config", help="flash, pro or tiny.")] = "flash",
+    context: Annotated[int, typer.Option("--context", help="Tokens each request has seen.", min=1)] = 4096,
+    max_context: Annotated[
+        int, typer.Option("--max-context", help="Static maximum context: the padded widths.", min=1)
+    ] = 1 << 20,
+    steps: Annotated[int, typer.Option("--steps", help="Decode steps to record.")] = 5,
+    warmup: Annotated[int, typer.Option("--warmup", help="Steps run before anything is measured.")] = 3,
+    baseline: Annotated[
+        int, typer.Option("--baseline", help="Unprofiled steps timed first: what the profiler adds.")
+    ] = 10,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Trace file, or a folder; by default here.")
+    ] = None,
+    with_stack: Annotated[bool, typer.Option("--with-stack", help="Record Python stacks (large).")] = False,
+    device: Annotated[
+        str, typer.Option("--device", help="cuda; cpu records the host side of --config tiny.")
+    ] = "cuda",
+    as_json: Annotated[bool, typer.Option("--json", help="The share table as JSON.")] = False,
+) -> None:
+    """Record a decode trace of the bundled DeepSeek-V4 step and print its share table.
+
+    Needs a GPU and the extra: pip install 'hta-dsv4[capture]'.
+
+    Example: hta-dsv4 capture --variant split_k --concurrency 32
+    """
+    try:
+        from hta_dsv4.capture.command import CaptureOptions, run_capture
+    except ModuleNotFoundError as error:
+        raise HtaDsv4Error(
+            f"capture needs {error.name}, which is not installed: pip install 'hta-dsv4[capture]'; without a GPU, "
+            f"look at a shipped trace: {', '.join(traces())}"
+        ) from error
+    options = CaptureOptions(
+        variant=variant, switches=_switches(switch or []), concurrency=concurrency, config=config, context=context,
+        max_context=max_context, steps=steps, warmup=warmup, baseline=baseline, out=out, with_stack=with_stack,
+        device=device,
+    )  # fmt: skip
+    result = run_capture(options, lambda line: print(line, file=sys.stderr))
+    for part in (result, result.companion):
+        if part is not None:
+            print(f"wrote {part.trace}", file=sys.stderr)
+    if device != "cuda":
+        print("a CPU capture has no GPU activity: nothing to share out; try hta-dsv4 info", file=sys.stderr)
+        return
+    shares = [run_module.load(result.trace, label=variant).shares("bucket")]
+    chosen = Form.JSON if as_json else Form.TEXT
+    text = (lambda: machine.dumps("shares", machine.shares_body(shares))) if as_json else None
+    write(chosen, text, lambda: [grid.shares_grid(s) for s in shares], full=False)
+
+
+def _switches(words: list[str]) -> dict[str, str]:
+    found = {}
+    for word in words:
+        name, equals, choice = word.partition("=")
+        if not (name and equals and choice):
+            raise HtaDsv4Error(f"--switch {word}: write it as NAME=CHOICE, e.g. mhc=fused")
+        found[name] = choice
+    return found

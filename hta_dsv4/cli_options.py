@@ -1,0 +1,159 @@
+"""What the commands share: options, loading the traces named, writing in the form asked for."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hta_dsv4 import run as run_module
+from hta_dsv4.classify.rules import RuleSet, default_rules, load_rules
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.present.grid import Grid
+from hta_dsv4.present.progress import reading
+from hta_dsv4.present.text import console, markdown, print_grid
+from hta_dsv4.run import Run
+from hta_dsv4.shipped import resolve
+
+
+class Form(str, Enum):
+    """How results are written."""
+
+    TEXT, JSON, CSV, MD = "text", "json", "csv", "md"
+
+
+AsJson = Annotated[bool, typer.Option("--json", help='JSON for other programs ("schema": 1, times in ns).')]
+AsCsv = Annotated[bool, typer.Option("--csv", help="CSV, one line per variant and row.")]
+AsMd = Annotated[bool, typer.Option("--md", help="A Markdown table.")]
+By = Annotated[str, typer.Option("--by", help="What a row is: bucket, role, origin, kernel; several with commas.")]
+Top = Annotated[
+    int,
+    typer.Option("--top", help="Rows to print, the rest as one line; 0 for all. Text and --md only.", min=0),
+]
+Full = Annotated[bool, typer.Option("--full", help="Never shorten kernel names.")]
+RulesFile = Annotated[
+    list[Path] | None,
+    typer.Option("--rules", help="Your own rules (TOML), before the bundled ones; repeatable."),
+]
+Salvage = Annotated[
+    bool, typer.Option("--salvage", help="Read what is whole of a cut file; all output is partial.")
+]
+Inputs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[LABEL=]TRACE", help="A trace file, a folder of ranks, or the name of a shipped trace."
+    ),
+]
+
+Companions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--companion",
+        metavar="[LABEL=]TRACE",
+        help="An eager or capture trace of the same program: kernels in graph replays take op, scope and origin from "
+        "it. LABEL where several variants are given; repeatable.",
+    ),
+]
+Frames = Annotated[
+    bool,
+    typer.Option("--frames", help="Read modules and Python functions of traces recorded with stacks, for the origin."),
+]
+Again = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--again",
+        metavar="LABEL=TRACE",
+        help="A further capture of a variant: how much repeated captures differ; repeatable.",
+    ),
+]
+Points = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="[X=]TRACE",
+        help="A capture and the parameter's value; without X its manifest says it (--param).",
+    ),
+]
+
+
+def form(as_json: bool, as_csv: bool, as_md: bool) -> Form:
+    """The one form asked for; text by default."""
+    chosen = [f for f, on in ((Form.JSON, as_json), (Form.CSV, as_csv), (Form.MD, as_md)) if on]
+    if len(chosen) > 1:
+        raise HtaDsv4Error("--json, --csv and --md exclude each other; give one")
+    return chosen[0] if chosen else Form.TEXT
+
+
+def rule_set(files: Sequence[Path] | None) -> RuleSet:
+    """The bundled rules, with the user's own before them."""
+    return load_rules(*files) if files else default_rules()
+
+
+def load_runs(
+    inputs: Sequence[str],
+    rules: Sequence[Path] | None,
+    salvage: bool,
+    companions: Sequence[str] | None = None,
+    frames: bool = False,
+) -> list[Run]:
+    """Load each ``[LABEL=]TRACE``, with a progress bar on long reads.
+
+    Args:
+        inputs: as given on the command line.
+        rules: the user's rule files.
+        salvage: read what is whole of cut files.
+        companions: ``[LABEL=]TRACE`` of eager traces beside graph traces; without a label only for a single input.
+        frames: read Python frames.
+
+    Raises:
+        HtaDsv4Error: a trace that cannot be read, or a companion of no variant.
+    """
+    chosen = rule_set(rules)
+    beside = [resolve(text) for text in companions or ()]
+    runs = []
+    for text in inputs:
+        label, path = resolve(text)
+        name = label or path.name.split(".")[0]
+        mine = [p for of, p in beside if of == name or (of is None and len(inputs) == 1)]
+        with reading(path.name) as progress:
+            runs.append(
+                run_module.load(
+                    path, label=label, rules=chosen, salvage=salvage, frames=frames, progress=progress,
+                    companion=mine[0] if mine else None,
+                )
+            )  # fmt: skip
+    labels = [r.label for r in runs]
+    for of, path in beside:
+        if of not in labels and not (of is None and len(inputs) == 1):
+            given = f"no variant is called {of!r}" if of is not None else "several variants are given"
+            raise HtaDsv4Error(
+                f"--companion {path}: {given}; write LABEL=TRACE with one of {', '.join(labels)}"
+            )
+    return runs
+
+
+def write(
+    chosen: Form, text: Callable[[], str] | None, grids: Callable[[], Sequence[Grid]], full: bool
+) -> None:
+    """Write a result to stdout.
+
+    Args:
+        chosen: the form.
+        text: makes the document, for JSON and CSV; ``None`` for the forms that are grids.
+        grids: makes the grids.
+        full: never shorten names.
+    """
+    if text is not None:
+        sys.stdout.write(text().rstrip("\n") + "\n")
+        return
+    if chosen is Form.MD:
+        sys.stdout.write("\n".join(markdown(g) for g in grids()))
+        return
+    out = console()
+    for i, one in enumerate(grids()):
+        if i:
+            out.print()
+        print_grid(one, out, full=full)
