@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hta_dsv4.trace.periods import MIN_LENGTH, find_period
+from hta_dsv4.trace.anchors import MIN_LENGTH
+from hta_dsv4.trace.periods import find_period
 from hta_dsv4.trace.sequences import Kernels, encode, similar
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -211,6 +212,26 @@ def test_a_warm_up_step_with_other_kernels_is_not_counted():
     steps = find_steps(make_trace(acts, events))
     assert steps.table["phase"].tolist() == [WARM_UP] + ["unknown"] * 4
     assert steps.counted.index.tolist() == [1, 2, 3, 4]
+
+
+def test_a_first_decode_step_with_an_autotuners_launches_is_warm_up():
+    """The engine says DECODE five times, the first with twice the kernels -> warm-up, four count."""
+    events, acts = [], []
+    for i in range(5):
+        events.append(marker("step[DECODE bs=8]", 1000 * i, 1000 * i + 1000))
+        acts += [kernel("a", 1000 * i + 10 * j, 5, launch=1000 * i + j) for j in range(20 if i == 0 else 10)]
+    steps = find_steps(make_trace(acts, events))
+    assert steps.table["phase"].tolist() == [WARM_UP] + ["decode"] * 4
+    assert steps.counted.index.tolist() == [1, 2, 3, 4]
+
+
+def test_the_layers_of_a_single_unmarked_step_are_no_steps():
+    """One step of the campaign's trace alone: 20 equal layer pairs between others -> no step is invented."""
+    made = campaign(linked=False)
+    one = made.trace.activities[made.step_of == 3].reset_index(drop=True)
+    steps = find_steps(replace(made.trace, activities=one))
+    assert (steps.method, len(steps.table)) == (NONE, 0)
+    assert "layers of one forward pass" in steps.detail
 
 
 def test_the_parts_of_steps_cut_at_both_ends_are_partial():

@@ -16,15 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hta_dsv4.trace.sequences import ALIKE, Floats, Ints, Kernels, similar
+from hta_dsv4.trace.anchors import MIN_LENGTH, Distance, distances, vote
+from hta_dsv4.trace.sequences import ALIKE, Floats, Ints, Kernels, part_of, similar
 
-MIN_LENGTH = 8
-"""Kernels; what repeats in fewer is a loop around a kernel or two, not a forward pass."""
-
-_REGULAR = 0.6  # share of an anchor's distances that must agree with their median
 _TRIFLE = 0.01  # of the shorter period: less than this does not make a longer one
-_CANDIDATES = 12  # distances looked at closely, those with most anchors first
-_VOTERS = 64  # anchors that decide where each period begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +50,6 @@ class Period:
 
 
 @dataclass(frozen=True, slots=True)
-class _Distance:
-    """Anchors that come back at one distance."""
-
-    length: float
-    run: int
-    anchors: tuple[Ints, ...]  # positions of each anchor, the most regular anchor first
-    count: int  # anchors, also those past _VOTERS
-
-    @property
-    def weight(self) -> float:
-        """Kernels per period that set it apart; one kernel is part of ``run`` runs."""
-        return self.count / self.run
-
-
-@dataclass(frozen=True, slots=True)
 class _Held:
     """A distance that holds: where its anchors are, and the periods that begin ``back`` kernels before them."""
 
@@ -94,7 +74,7 @@ def find_period(symbols: Ints, gaps: Ints | None = None) -> tuple[Period | None,
     if n < 2 * MIN_LENGTH:
         return None, f"{n} kernels are too few to show a repetition"
     kernels = Kernels(symbols)
-    held = [h for h in (_verified(kernels, d) for d in _distances(kernels)) if h is not None]
+    held = [h for h in (_verified(kernels, d) for d in distances(kernels)) if h is not None]
     chosen = _longest_meaningful(held, n)
     if chosen is None:
         return None, "the kernel sequence does not repeat"
@@ -109,52 +89,9 @@ def find_period(symbols: Ints, gaps: Ints | None = None) -> tuple[Period | None,
     return period, f"the kernel sequence repeats {whole} times, {period.length} kernels each"
 
 
-def _distances(kernels: Kernels) -> list[_Distance]:
-    """Distances at which anchors come back regularly, those with most anchors first."""
-    found: list[_Distance] = []
-    for run, code in kernels.runs.items():
-        found += _regular(code, run, len(kernels.symbols))
-    found.sort(key=lambda d: (-d.weight, d.run, d.length))
-    return found[:_CANDIDATES]
-
-
-def _regular(code: Ints, run: int, n: int) -> list[_Distance]:
-    """The regular anchors of one run length, grouped by distance."""
-    position = np.argsort(code, kind="stable")
-    sorted_code = code[position]
-    same = sorted_code[1:] == sorted_code[:-1]
-    if not same.any():
-        return []
-    gap = np.diff(position)[same]
-    owner = sorted_code[1:][same]
-    order = np.lexsort((gap, owner))
-    gap, owner = gap[order], owner[order]
-    first = np.flatnonzero(np.r_[True, owner[1:] != owner[:-1]])
-    size = np.diff(np.r_[first, len(owner)])
-    # the lower median: with a missed occurrence in a short trace, the higher one would be a double distance
-    median = gap[first + (size - 1) // 2]
-    slack = np.maximum(2, median // 50)
-    near = np.abs(gap - np.repeat(median, size)) <= np.repeat(slack, size)
-    regular = np.add.reduceat(near.astype(np.int64), first) / size
-    begin = np.searchsorted(sorted_code, owner[first])  # where this anchor's positions stand
-    span = position[begin + size] - position[begin] + median
-    keep = (regular >= _REGULAR) & (median >= MIN_LENGTH) & (span >= n / 2)
-    chosen = np.flatnonzero(keep)
-    if not len(chosen):
-        return []
-    chosen = chosen[np.argsort(median[chosen], kind="stable")]
-    cuts = np.flatnonzero(np.diff(median[chosen]) > slack[chosen][:-1]) + 1
-    groups = []
-    for group in np.split(chosen, cuts):
-        best = group[np.lexsort((begin[group], -size[group], -regular[group]))]
-        anchors = tuple(position[begin[g] : begin[g] + size[g] + 1] for g in best[:_VOTERS])
-        groups.append(_Distance(float(np.median(median[group])), run, anchors, len(group)))
-    return groups
-
-
-def _verified(kernels: Kernels, distance: _Distance) -> _Held | None:
+def _verified(kernels: Kernels, distance: Distance) -> _Held | None:
     """The periods that a distance's anchors mark, if they are alike."""
-    anchors = _vote(distance)
+    anchors = vote(distance)
     if len(anchors) < 2:
         return None
     length = round(distance.length)
@@ -163,7 +100,7 @@ def _verified(kernels: Kernels, distance: _Distance) -> _Held | None:
     return None if period is None else _Held(anchors, back, period, distance.weight)
 
 
-def _periods(kernels: Kernels, anchors: Ints, back: int, length: int, of: _Distance) -> Period | None:
+def _periods(kernels: Kernels, anchors: Ints, back: int, length: int, of: Distance) -> Period | None:
     """The periods that begin ``back`` kernels before each anchor, if most of them are alike."""
     starts = _find_boundary(kernels.symbols, anchors, back)
     starts = starts[starts >= 0]
@@ -211,37 +148,6 @@ def _walk_back(symbols: Ints, anchors: Ints, length: int) -> int:
     return int(reach if same.all() else np.argmin(same))
 
 
-def _vote(distance: _Distance) -> Ints:
-    """Where periods begin, by what most anchors say; an anchor missing from one period is outvoted."""
-    main = distance.anchors[0]
-    length = distance.length
-    shifted = [main]
-    for other in distance.anchors[1:]:
-        ahead = np.searchsorted(main, other, side="right") - 1
-        offset = float(np.median((other - main[np.maximum(ahead, 0)]) % length))
-        # An anchor stands behind the main one or in front of it: whichever way more of its places meet.
-        shifted.append(max((_meeting(main, other - round(o)) for o in (offset, offset - length)), key=len))
-    votes = np.sort(np.concatenate(shifted))
-    groups = np.split(votes, np.flatnonzero(np.diff(votes) > length / 4) + 1)
-    need = len(shifted) / 2
-    starts = []
-    known = set(main.tolist())
-    for group in groups:
-        if len(group) < need:
-            continue
-        own = [v for v in group.tolist() if v in known]
-        starts.append(own[0] if own else int(np.median(group)))
-    return np.array([s for s in starts if s >= 0], dtype=np.int64)
-
-
-def _meeting(main: Ints, places: Ints) -> Ints:
-    """The places that lie next to one of the main anchor's, and those where it may be missing, inside its range."""
-    near = np.searchsorted(main, places - 2)
-    met = (near < len(main)) & (np.abs(main[np.minimum(near, len(main) - 1)] - places) <= 2)
-    kept: Ints = places[met | ((places > main[0]) & (places < main[-1]))]
-    return kept
-
-
 def _longest_meaningful(held: list[_Held], n: int) -> _Held | None:
     """The longest period that holds more than repetitions of the next shorter one and a trifle."""
     held = sorted(held, key=lambda h: (-h.period.length, -h.weight))
@@ -278,7 +184,7 @@ def _from_the_idle_time(kernels: Kernels, held: _Held, gaps: Ints | None) -> Per
     if not offset:
         return held.period
     length = held.period.length
-    of = _Distance(length, held.period.run, (held.anchors,), held.period.anchors)
+    of = Distance(length, held.period.run, (held.anchors,), held.period.anchors)
     moved = _periods(kernels, held.anchors, (held.back - offset) % length, length, of)
     if moved is None or moved.alike.sum() + 1 < held.period.alike.sum():
         return held.period
@@ -341,7 +247,7 @@ def _find_boundary(symbols: Ints, starts: Ints, back: int) -> Ints:
 
 
 def _looks_like_layers(symbols: Ints, period: Period) -> bool:
-    """Whether what repeats is the inside of one forward pass: a few kernels before and after, found nowhere in it.
+    """Whether what repeats is the inside of one forward pass: around it stands what is no cut period.
 
     Asked only where nothing repeats inside the period itself, as layers do inside a step.
     """
@@ -349,6 +255,17 @@ def _looks_like_layers(symbols: Ints, period: Period) -> bool:
     begin, end = int(period.starts[alike[0]]), int(period.ends[alike[-1]])
     if max(begin, len(symbols) - end) > 3 * period.length:
         return False
-    known = symbols[begin : begin + period.length]
-    before, after = np.setdiff1d(symbols[:begin], known), np.setdiff1d(symbols[end:], known)
-    return len(before) >= 1 and len(after) >= 2
+    whole = (begin, begin + period.length)
+    known = symbols[slice(*whole)]
+    before, after = symbols[:begin], symbols[end:]
+    if len(np.setdiff1d(before, known)) >= 1 and len(np.setdiff1d(after, known)) >= 2:
+        return True
+    # Other work, a prefill say, is of other kernels; a cut period is the end or the beginning of a whole one.
+    odd_before = np.isin(before, known).mean() > 0.5 if len(before) else False
+    odd_after = np.isin(after, known).mean() > 0.5 if len(after) else False
+    size = period.length
+    if odd_before and len(before) <= size:
+        odd_before = not part_of(symbols, (0, begin), whole, at_start=False)
+    if odd_after and len(after) <= size:
+        odd_after = not part_of(symbols, (end, len(symbols)), whole, at_start=True)
+    return bool(odd_before or odd_after)

@@ -15,7 +15,7 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.markers import RANK, UNKNOWN, Row, inside, step_table
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.periods import Period, find_period
-from hta_dsv4.trace.sequences import Ints, Kernels, encode, similar
+from hta_dsv4.trace.sequences import Ints, encode, part_of
 
 WARM_UP, PARTIAL, OTHER = "warm-up", "partial", "other work"
 
@@ -107,19 +107,10 @@ def _stretches(kernels: pd.DataFrame, period: Period) -> tuple[list[tuple[int, i
     typical = bounds[first_alike]
     if not alike[-1] and bounds[-1][1] - bounds[-1][0] < period.length and bounds[-1][1] == n:
         phases[-1] = PARTIAL
-    elif 0 < n - end < period.length and _part_of(symbols, (end, n), typical, at_start=True):
+    elif 0 < n - end < period.length and part_of(symbols, (end, n), typical, at_start=True):
         bounds.append((end, n))
         phases.append(PARTIAL)
-    if 0 < begin < period.length and _part_of(symbols, (0, begin), typical, at_start=False):
+    if 0 < begin < period.length and part_of(symbols, (0, begin), typical, at_start=False):
         bounds.insert(0, (0, begin))
         phases.insert(0, PARTIAL)
     return bounds, phases
-
-
-def _part_of(symbols: Ints, part: tuple[int, int], whole: tuple[int, int], at_start: bool) -> bool:
-    """Whether a stretch is the beginning (or the end) of another."""
-    size = part[1] - part[0]
-    same = (whole[0], whole[0] + size) if at_start else (whole[1] - size, whole[1])
-    stretches = np.concatenate([symbols[same[0] : same[1]], symbols[part[0] : part[1]]])
-    bounds = np.array([0, size, 2 * size])
-    return bool(similar(Kernels(stretches), bounds[:-1], bounds[1:]).min() >= 0.8)

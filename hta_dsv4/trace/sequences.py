@@ -119,3 +119,19 @@ def _typical(sizes: Ints, inside: Ints, code: Ints) -> int:
     distance = np.abs(sizes - np.median(sizes))
     middle = np.abs(np.arange(len(sizes)) - len(sizes) / 2)
     return int(np.lexsort((middle, distance, -frequency))[0])
+
+
+def part_of(symbols: Ints, part: tuple[int, int], whole: tuple[int, int], at_start: bool) -> bool:
+    """Whether a stretch is the beginning (or the end) of another, give or take a fifth.
+
+    Args:
+        symbols: int64 [n].
+        part: index of its first kernel and after its last.
+        whole: the same of the longer stretch.
+        at_start: compare with the beginning of ``whole``, else with its end.
+    """
+    size = part[1] - part[0]
+    same = (whole[0], whole[0] + size) if at_start else (whole[1] - size, whole[1])
+    stretches = np.concatenate([symbols[same[0] : same[1]], symbols[part[0] : part[1]]])
+    bounds = np.array([0, size, 2 * size])
+    return bool(similar(Kernels(stretches), bounds[:-1], bounds[1:]).min() >= 0.8)

@@ -157,7 +157,12 @@ _MARKERS: dict[str, Callable[[Trace], tuple[pd.DataFrame, str]]] = {
 def _by_marker(trace: Trace, method: str, find: Callable[[Trace], tuple[pd.DataFrame, str]]) -> _Found:
     table, detail = find(trace)
     step = place_by_launch(trace, table)
-    if len(table) and len(step) and (step < 0).all() and not trace.activities[col.LAUNCH_START_NS].notna().any():
+    if (
+        len(table)
+        and len(step)
+        and (step < 0).all()
+        and not trace.activities[col.LAUNCH_START_NS].notna().any()
+    ):
         step = place_by_start(trace, table)
         detail += "; no activity has its launch, so each belongs to the step in whose time it starts"
     return _Found(method, table, step, detail)
@@ -190,7 +195,11 @@ def _judged(trace: Trace, found: _Found) -> pd.DataFrame:
                 phase[end] = PARTIAL
         inner = judged[phase[judged] != PARTIAL]
         phase[inner[launches[inner] == 0]] = EMPTY
-        # An engine that says DECODE is believed; other markers may hold a warm-up or a prefill.
+        for first in inner[phase[inner] == DECODE]:  # the first ones may carry an autotuner's launches
+            if len(inner) < 4 or launches[first] <= 1.5 * usual:
+                break
+            phase[first] = WARM_UP
+        # Otherwise an engine that says DECODE is believed; other markers may hold a warm-up or a prefill.
         unsaid = inner[phase[inner] == UNKNOWN]
         odd = unsaid[_untypical(trace, found.step, unsaid)]
         typical = np.setdiff1d(unsaid, odd)
