@@ -277,7 +277,7 @@ def _paths(names: pd.Series, inner: Ints, parent: dict[int, int]) -> tuple[list[
     return list(numbers), np.array([of_row[r] for r in inner.tolist()], np.int32).reshape(len(inner))
 
 
-# --- small helpers on categoricals -----------------------------------------------------------------------
+# --- small functions on categoricals -----------------------------------------------------------------------
 
 
 def _is(column: pd.Series, value: str) -> Mask:
