@@ -59,7 +59,7 @@ class Fit:
             return "the companion was not needed: no kernel ran in a graph replay"
         return (
             f"companion: {self.matched:,} of {self.replayed:,} replayed activities have a counterpart "
-            f"({100 * self.coverage:.1f} % of their time; {self.exact:,} by name and grid, the others by name)"
+            f"({100 * self.coverage:.1f} % of their time; {self.exact:,} of them by name and grid, not by name alone)"
         )
 
 

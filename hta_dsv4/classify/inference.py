@@ -21,7 +21,7 @@ from hta_dsv4.trace.steps import Steps
 
 _BETWEEN = 48  # kernels, at most, between two of one origin that are taken for that origin too
 # Parts that come back between all others: standing between two of them says nothing.
-_NOT_AROUND = ("comm", "norm", "metadata", "kv_cache", UNKNOWN)
+_NOT_AROUND = ("comm", "norm", "metadata", "kv_cache", "compressor", UNKNOWN)
 
 
 def infer(table: pd.DataFrame, steps: Steps, reading: Reading | None) -> pd.DataFrame:

@@ -38,6 +38,7 @@ from hta_dsv4.errors import RulesError
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.link import MODULE_PREFIX, paths_around
 from hta_dsv4.trace.model import Trace
+from hta_dsv4.trace.sequences import encode
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -90,13 +91,20 @@ NOWHERE = Origin(UNKNOWN, NONE, 0.0, "none")
 class OriginRules:
     """Rules in the order they are tried. Build one with :func:`load_origins` or :func:`default_origins`."""
 
-    def __init__(self, rules: Sequence[OriginRule], kernel_roles: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        rules: Sequence[OriginRule],
+        kernel_roles: Mapping[str, str],
+        kernel_names: Sequence[tuple[str, re.Pattern[str], str]] = (),
+    ) -> None:
         """Order the rules, highest priority first.
 
         Args:
             rules: as read.
             kernel_roles: role -> origin, for roles that one part of the model alone uses.
+            kernel_names: (role, pattern, origin), for kernels of a shared role whose names say for whom they are.
         """
+        self.kernel_names = tuple(kernel_names)
         self.rules = tuple(sorted(rules, key=lambda r: -r.priority))
         self.kernel_roles = dict(kernel_roles)
 
@@ -119,9 +127,10 @@ class OriginRules:
                 return Origin(rule.origin, kind, CONFIDENCE[kind], rule.name, recorded)
         return NOWHERE
 
-    def of_role(self, role: str) -> Origin:
-        """What a kernel's role alone says."""
-        origin = self.kernel_roles.get(role)
+    def of_kernel(self, role: str, name: str = "") -> Origin:
+        """What a kernel's role, or its name within the role, says of itself."""
+        named = (o for r, pattern, o in self.kernel_names if r == role and pattern.search(name))
+        origin = next(named, None) or self.kernel_roles.get(role)
         return NOWHERE if origin is None else Origin(origin, KERNEL, CONFIDENCE[KERNEL], f"role {role}")
 
     def knows(self, recorded: str) -> bool:
@@ -165,31 +174,27 @@ class OriginRules:
         paths = self._paths(trace, activities)
         ops = activities[col.OP] if col.OP in activities else _missing(activities)
         roles = activities[col.ROLE] if col.ROLE in activities else _missing(activities)
-        codes = [c.cat.codes.to_numpy().astype(np.int64) + 1 for c in (paths, ops, roles)]
-        replay = replayed(activities)
-        codes[0] = np.where(
-            replay, 0, codes[0]
-        )  # what stands around a replay is not what asked for the kernel
-        width = [len(c.cat.categories) + 1 for c in (paths, ops, roles)]
-        key = (codes[0] * width[1] + codes[1]) * width[2] + codes[2]
-        distinct, back = np.unique(key, return_inverse=True)
+        names = activities[col.NAME].astype("category")
+        columns = (paths, ops, roles, names)
+        codes = [c.cat.codes.to_numpy().astype(np.int64) for c in columns]
+        # what stands around a replay is not what asked for the kernel
+        codes[0] = np.where(replayed(activities), -1, codes[0])
+        special = {role for role, _, _ in self.kernel_names}
+        named = np.array([str(c) in special for c in roles.cat.categories] + [False])
+        codes[3] = np.where(named[codes[2]], codes[3], -1)  # names matter within few roles alone
+        back = encode(codes)
         judged = []
-        for k in distinct.tolist():
-            path_code, op_code, role_code = (
-                k // width[2] // width[1] - 1,
-                k // width[2] % width[1] - 1,
-                k % width[2] - 1,
+        for row in np.unique(back, return_index=True)[1].tolist():
+            path, op, role, name = (
+                str(column.cat.categories[code[row]]) if code[row] >= 0 else None
+                for column, code in zip(columns, codes, strict=True)
             )
-            path = str(paths.cat.categories[path_code]).split(col.SCOPE_SEP) if path_code >= 0 else []
-            op = str(ops.cat.categories[op_code]) if op_code >= 0 else None
-            found = self.of_path(path, op)
-            if found is NOWHERE and role_code >= 0:
-                found = self.of_role(str(roles.cat.categories[role_code]))
+            found = self.of_path(path.split(col.SCOPE_SEP) if path else [], op)
+            if found is NOWHERE and role is not None:
+                found = self.of_kernel(role, name or "")
             judged.append(found)
-        out, origins = (
-            activities.copy(deep=False),
-            Origins(activities.drop(columns=_COLUMNS, errors="ignore")),
-        )
+        out = activities.copy(deep=False)
+        origins = Origins(activities.drop(columns=_COLUMNS, errors="ignore"))
         origins.origin = np.array([origins.code(o.origin) for o in judged], dtype=np.int64)[back]
         origins.method = np.array([METHODS.index(o.method) for o in judged], dtype=np.int64)[back]
         origins.confidence = np.array([o.confidence for o in judged], dtype=np.float32)[back]
@@ -268,14 +273,15 @@ def load_origins(path: Path | None = None) -> OriginRules:
         raise RulesError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise RulesError(f"{path}: not valid TOML: {error}; correct it there") from None
-    unknown = set(document) - {"rule", "kernel_roles"}
+    unknown = set(document) - {"rule", "kernel_roles", "kernel_name"}
     if unknown:
         raise RulesError(
-            f"{path}: unknown key {min(unknown)!r}; origin rules hold [[rule]] and [kernel_roles]"
+            f"{path}: unknown key {min(unknown)!r}; origin rules hold [[rule]], [kernel_roles] and [[kernel_name]]"
         )
     rules = OriginRules(
         [_rule(entry, number, path) for number, entry in enumerate(document.get("rule", []), 1)],
         document.get("kernel_roles", {}),
+        [_kernel_name(entry, path) for entry in document.get("kernel_name", [])],
     )
     for problem in rules.failures():
         raise RulesError(f"{path}: {problem}; correct the rule, the example or the priority")
@@ -320,6 +326,17 @@ def _rule(entry: Any, number: int, path: Path) -> OriginRule:
         entry["name"], entry["origin"], entry["priority"], tuple(on), pattern, inside, entry["comment"],
         tuple(entry["examples"]), tuple(entry["counter_examples"]),
     )  # fmt: skip
+
+
+def _kernel_name(entry: Any, path: Path) -> tuple[str, re.Pattern[str], str]:
+    if not isinstance(entry, dict) or set(entry) != {"role", "pattern", "origin"}:
+        raise RulesError(f"{path}: a [[kernel_name]] needs role, pattern and origin, and nothing else")
+    try:
+        return entry["role"], re.compile(entry["pattern"]), entry["origin"]
+    except re.error as error:
+        raise RulesError(
+            f"{path}: [[kernel_name]] {entry['role']}: bad regular expression: {error}"
+        ) from None
 
 
 @lru_cache(maxsize=1)

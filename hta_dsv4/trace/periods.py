@@ -112,7 +112,7 @@ def _periods(kernels: Kernels, anchors: Ints, back: int, length: int, of: Distan
     if 0 < len(kernels.symbols) - ends[-1] <= 2:
         ends[-1] = len(
             kernels.symbols
-        )  # one or two kernels more in the last period, not the beginning of another
+        )  # a kernel or two more in the last period, not the beginning of another
     starts, ends = _extended(kernels, starts, ends, length)
     similarity = similar(kernels, starts, ends)
     alike = similarity >= ALIKE
@@ -179,7 +179,13 @@ def _own_kernels(period: Period, shorter: Period) -> float:
 
 
 def _from_the_idle_time(kernels: Kernels, held: _Held, gaps: Ints | None) -> Period:
-    """The same periods from where the idle time stands out, where there is such a place."""
+    """The same periods from where the idle time stands out, where there is such a place.
+
+    Not asked where whole periods fill the trace from its first kernel to its last: it began and ended between steps.
+    """
+    alike = held.period.alike
+    if held.period.starts[0] == 0 and held.period.ends[-1] == len(kernels.symbols) and alike[0] and alike[-1]:
+        return held.period
     offset = _standing_out(held.period, gaps)
     if not offset:
         return held.period
