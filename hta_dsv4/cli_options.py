@@ -112,7 +112,9 @@ def load_runs(
         HtaDsv4Error: a trace that cannot be read, or a companion of no variant.
     """
     chosen = rule_set(rules)
-    beside = [resolve(text) for text in companions or ()]
+    # a shipped trace's name is its label too, but here only LABEL= says which variant is meant
+    found = [(text, *resolve(text)) for text in companions or ()]
+    beside = [(of if of and text.startswith(f"{of}=") else None, path) for text, of, path in found]
     runs = []
     for text in inputs:
         label, path = resolve(text)

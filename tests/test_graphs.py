@@ -246,6 +246,13 @@ def test_the_command_line_takes_a_companion(tmp_path):
     assert "points belong to" in text
 
 
+def test_a_shipped_trace_is_a_companion_by_its_name():
+    """Names of shipped traces without LABEL= -> taken for the only input."""
+    done = cli("shares", "cuda_graph", "--by", "origin", "--companion", "cuda_graph_eager", "--json")
+    rows = json.loads(done.stdout)["variants"][0]["rows"]
+    assert "unknown" not in {r["origin"] for r in rows}
+
+
 @pytest.mark.parametrize(
     ("given", "says"), [("other={}", "no variant is called 'other'"), ("/nowhere/x.json", "no such file")]
 )

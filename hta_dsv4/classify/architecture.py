@@ -33,6 +33,7 @@ _MOST_EXTRA = 2  # launches outside the layers (embedding, head) that a multiple
 _EXACT, _MULTIPLE, _WITH_EXTRA = 1.0, 0.6, 0.2
 _LIKELY = 0.4  # score from which counts are said to fit
 _MOST_STEPS = 4096
+_SHOWN = 4  # kernels named in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,8 @@ class Reading:
         for count in self.model.counts:
             kernels = self.sharing(count.name)
             if kernels and count.base:
-                said = ", ".join(_product(m, self.steps) for m in kernels[:6])
-                more = f" and {len(kernels) - 6} more" if len(kernels) > 6 else ""
+                said = ", ".join(_product(m, self.steps) for m in kernels[:_SHOWN])
+                more = f" and {len(kernels) - _SHOWN} more" if len(kernels) > _SHOWN else ""
                 out.append(
                     f"{count.value}-fold, as the {count.value} {count.name} ({count.what}): {said}{more}"
                 )
@@ -138,7 +139,7 @@ def _product(m: Match, steps: int) -> str:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 60 else name[:40] + "…" + name[-19:]
+    return name if len(name) <= 44 else name[:28] + "…" + name[-15:]
 
 
 @lru_cache(maxsize=1)
