@@ -33,7 +33,7 @@ REQUIRED = (
     "cuda_graph_eager",
 )
 SCALING = ("split_k_c1", "split_k_c16", "split_k_c64", "split_k_8k", "split_k_64k")
-# A string that begins with a slash or holds one after a bracket, a home or scratch folder, an IPv4 address, a mail address.
+# A string that begins with a slash or has one after a bracket, a home or scratch folder, an IPv4 or mail address.
 PRIVATE = re.compile(r"\"/|\(/|/home/|/Users/|/tmp/|\b\d+\.\d+\.\d+\.\d+\b|@[a-z]+\.")
 LAYERS, C4, COMPRESSED, SITES = 43, 21, 41, 86
 

@@ -71,8 +71,8 @@ def run_campaign(
     rows: Sequence[Row] = PLAN,
     *,
     config: str = "flash",
-    baseline: int = 8,
-    budget_s: float = 330.0,
+    baseline: int = 5,
+    budget_s: float = 420.0,
 ) -> tuple[list[Manifest], list[str]]:
     """Capture rows in order until the budget is spent.
 
@@ -166,8 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for traces and manifest.toml")
     parser.add_argument("--config", default="flash", help="flash | pro | tiny")
-    parser.add_argument("--baseline", type=int, default=8, help="unprofiled steps to time per row")
-    parser.add_argument("--budget", type=float, default=330.0, help="seconds for everything")
+    parser.add_argument("--baseline", type=int, default=5, help="unprofiled steps to time per row")
+    parser.add_argument("--budget", type=float, default=420.0, help="seconds for everything")
     parser.add_argument("--only", nargs="*", metavar="ROW", help="names of rows; all when absent")
     args = parser.parse_args(arguments)
     known = {row.name: row for row in PLAN}

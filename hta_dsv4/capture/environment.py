@@ -76,13 +76,16 @@ def software_versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout this package runs from; ``HTA_DSV4_COMMIT`` says it where ``.git`` did not travel."""
+    """Commit of the checkout this package runs from, ``-dirty`` where tracked files differ from it.
+
+    ``HTA_DSV4_COMMIT`` says it where ``.git`` did not travel.
+    """
     if said := os.environ.get("HTA_DSV4_COMMIT"):
         return said
     here = Path(__file__).resolve().parent
     try:
         done = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"],
+            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
             capture_output=True,
             text=True,
             timeout=10,
