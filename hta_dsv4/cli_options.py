@@ -29,7 +29,9 @@ class Form(str, Enum):
 AsJson = Annotated[bool, typer.Option("--json", help='JSON for other programs ("schema": 1, times in ns).')]
 AsCsv = Annotated[bool, typer.Option("--csv", help="CSV, one line per variant and row.")]
 AsMd = Annotated[bool, typer.Option("--md", help="A Markdown table.")]
-By = Annotated[str, typer.Option("--by", help="What a row is: bucket, role, origin, kernel; several with commas.")]
+By = Annotated[
+    str, typer.Option("--by", help="What a row is: bucket, role, origin, kernel; several with commas.")
+]
 Top = Annotated[
     int,
     typer.Option("--top", help="Rows to print, the rest as one line; 0 for all. Text and --md only.", min=0),
@@ -60,7 +62,9 @@ Companions = Annotated[
 ]
 Frames = Annotated[
     bool,
-    typer.Option("--frames", help="Read modules and Python functions of traces recorded with stacks, for the origin."),
+    typer.Option(
+        "--frames", help="Read modules and Python functions of traces recorded with stacks, for the origin."
+    ),
 ]
 Again = Annotated[
     list[str] | None,

@@ -166,7 +166,9 @@ class Run:
             if len(left_out):
                 kinds = ", ".join(f"{n} {p}" for p, n in left_out["phase"].value_counts().items())
                 notes.append(f"{where}{kinds} step(s) left out: the table is of decode steps")
-            notes += [f"{where}{steps.method} and {a.method} disagree: {a.detail}" for a in steps.disagreements]
+            notes += [
+                f"{where}{steps.method} and {a.method} disagree: {a.detail}" for a in steps.disagreements
+            ]
             notes += [where + w for w in trace.warnings]
         for rank in tables:
             if rank.steps and rank.outside:  # type: ignore[attr-defined]
@@ -176,7 +178,6 @@ class Run:
                     f"{100 * rank.outside_ns / total:.1f} % of the trace's sum, lie outside the counted steps"  # type: ignore[attr-defined]
                 )
         return tuple(notes)
-
 
     def _origin_notes(self) -> tuple[str, ...]:
         """How far the origins can be trusted, and what would tell more."""
@@ -190,7 +191,8 @@ class Run:
         told = [f"{share[m]:.1f} % by {m}" for m in METHODS if m in share and m != NO_METHOD]
         inferred = sum(share.get(m, 0.0) for m in INFERRED)
         notes.append(
-            "origins, share of the sum: " + (", ".join(told) or "none is known")
+            "origins, share of the sum: "
+            + (", ".join(told) or "none is known")
             + (f"; {inferred:.1f} % are inferred, not recorded" if inferred else "")
         )
         if share.get(NO_METHOD, 0.0) > 5:

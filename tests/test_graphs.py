@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hta_dsv4.classify.architecture import read_activities
 from hta_dsv4.classify.graphs import from_companion
@@ -263,3 +265,20 @@ def test_a_companion_of_nobody_is_one_clear_line(tmp_path, given, says):
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@given(st.integers(0, 10_000), st.integers(2, 30), st.integers(0, 12), st.integers(1, 6))
+@settings(max_examples=60, deadline=None)
+def test_counterparts_are_the_same_kernel_in_ascending_order(seed, kinds, edits, layers):
+    """Random sequences with repeated layers and random edits -> ascending, each the same kernel."""
+    rng = np.random.default_rng(seed)
+    base = np.concatenate([np.tile(rng.integers(0, kinds, 25), layers), [999]])
+    other = np.delete(base, rng.choice(len(base), min(edits, len(base) - 1), replace=False))
+    other = np.insert(other, np.sort(rng.integers(0, len(other) + 1, edits)), 1000 + np.arange(edits))
+    found, fit = match_sequences((base, other), (base, other))
+    hit = found >= 0
+    assert (np.diff(found[hit]) > 0).all()
+    assert (other[found[hit]] == base[hit]).all()
+    assert ((fit == UNMATCHED) == ~hit).all()
+    same, _ = match_sequences((base, base), (base, base))
+    assert same.tolist() == list(range(len(base)))
