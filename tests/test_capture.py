@@ -404,6 +404,7 @@ def test_compile_reports_where_the_graph_breaks() -> None:
     assert "\n" not in "".join(report.lines)
 
 
+@pytest.mark.filterwarnings("ignore:Dynamo does not know:UserWarning")  # the report is where breaks are told
 def test_whole_tiny_step_compiles_to_the_same_numbers() -> None:
     """The tiny step through torch.compile's tracer -> the eager step's logits, and a report of its graphs."""
     cpu = Switches(attention="reference", moe="torch", gemm="bf16", glue="torch")
