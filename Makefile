@@ -1,4 +1,10 @@
-# make demo: set up .venv and run the main job on the shipped traces.   make test: everything the tests cover.
+# make demo: $(VENV)/.core
+	$(BIN)/hta-dsv4 shares original mma split_k
+	$(BIN)/hta-dsv4 diff original mma split_k
+	$(BIN)/hta-dsv4 shares split_k --by bucket,origin
+	$(BIN)/hta-dsv4 scaling split_k_8k split_k_64k split_k --param max_context
+
+test: everything the tests cover.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
