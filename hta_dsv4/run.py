@@ -33,8 +33,9 @@ from hta_dsv4.classify.origin_columns import NONE as NO_METHOD
 from hta_dsv4.classify.rules import RuleSet, default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.container import Progress
 from hta_dsv4.trace.model import Trace
-from hta_dsv4.trace.reader import Progress, read_traces
+from hta_dsv4.trace.reader import read_traces
 from hta_dsv4.trace.steps import NONE, Steps, find_steps
 
 if TYPE_CHECKING:
