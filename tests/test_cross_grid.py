@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from hta_dsv4 import shipped
 from hta_dsv4.classify.rules import default_rules
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
-from hta_dsv4.run import Run
+from hta_dsv4.run import Run, load
 from tests.campaign import campaign
 
 
@@ -53,3 +54,10 @@ def test_shares_by_origin_say_how_the_origins_are_known(run):
     assert "19.2 % by multiplicity" in notes
     assert "inferred, not recorded" in notes
     assert "--companion" in notes
+
+
+def test_the_headline_passes_over_a_row_that_names_its_own_origin():
+    """The original, mostly attention kernels asked for by attention -> the sentence is of the glue."""
+    grid = cross_grid(load(shipped.traces()["original"]).shares("bucket,origin"))
+    assert grid.rows[0][0] == "attention"
+    assert grid.notes[0].startswith("of the 23.3 % glue, 21.3 points belong to indexer")

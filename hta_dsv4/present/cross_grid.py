@@ -65,10 +65,13 @@ def _headline(shares: Shares) -> str:
     if not len(known):
         return f"no {second} is known"
     by_row = table.groupby(first)[sh.SHARE].sum()
-    # the row that says least by itself: the largest that several columns divide between them
+    # the row that says least by itself: the largest that several columns divide, and not one named as its largest cell
     divided = table.groupby(first)[second].nunique()
     rows = by_row[divided > 1].sort_values(ascending=False, kind="stable")
-    row = str(rows.index[0]) if len(rows) else str(by_row.idxmax())
+    largest = known.sort_values(sh.SHARE, ascending=False, kind="stable").drop_duplicates(first)
+    named_so = set(largest.loc[largest[first] == largest[second], first])
+    telling = [str(r) for r in rows.index if r not in named_so]
+    row = telling[0] if telling else str(by_row.idxmax())
     cell = known[known[first] == row].sort_values(sh.SHARE, ascending=False, kind="stable")
     if not len(cell):
         return f"of the {100 * by_row[row]:.1f} % {row}, none has a known {second}"
