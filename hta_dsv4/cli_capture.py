@@ -20,8 +20,9 @@ def capture(
         str, typer.Option("--variant", help="original, mma, split_k, bf16_gemm, indexer_triton, ...")
     ] = "split_k",
     concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", help="Requests decoded together.", min=1)
-    ] = 32,
+        int | None,
+        typer.Option("--concurrency", "-c", help="Requests decoded together; 32 (tiny: 2).", min=1),
+    ] = None,
     switch: Annotated[
         list[str] | None,
         typer.Option(
@@ -29,10 +30,15 @@ def capture(
         ),
     ] = None,
     config: Annotated[str, typer.Option("--config", help="flash, pro or tiny.")] = "flash",
-    context: Annotated[int, typer.Option("--context", help="Tokens each request has seen.", min=1)] = 4096,
+    context: Annotated[
+        int | None, typer.Option("--context", help="Tokens each request has seen; 4096 (tiny: 600).", min=1)
+    ] = None,
     max_context: Annotated[
-        int, typer.Option("--max-context", help="Static maximum context: the padded widths.", min=1)
-    ] = 1 << 20,
+        int | None,
+        typer.Option(
+            "--max-context", help="Static maximum context: the padded widths; 1M (tiny: 2048).", min=1
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option("--steps", help="Decode steps to record.")] = 5,
     warmup: Annotated[int, typer.Option("--warmup", help="Steps run before anything is measured.")] = 3,
     baseline: Annotated[
@@ -60,11 +66,22 @@ def capture(
             f"capture needs {error.name}, which is not installed: pip install 'hta-dsv4[capture]'; without a GPU, "
             f"look at a shipped trace: {', '.join(traces())}"
         ) from error
+    # The tiny model is for a CPU: a step at the real sizes would take minutes there.
+    usual = (2, 600, 2048) if config == "tiny" else (32, 4096, 1 << 20)
     options = CaptureOptions(
-        variant=variant, switches=_switches(switch or []), concurrency=concurrency, config=config, context=context,
-        max_context=max_context, steps=steps, warmup=warmup, baseline=baseline, out=out, with_stack=with_stack,
+        variant=variant,
+        switches=_switches(switch or []),
+        concurrency=concurrency or usual[0],
+        config=config,
+        context=context or usual[1],
+        max_context=max_context or usual[2],
+        steps=steps,
+        warmup=warmup,
+        baseline=baseline,
+        out=out,
+        with_stack=with_stack,
         device=device,
-    )  # fmt: skip
+    )
     result = run_capture(options, lambda line: print(line, file=sys.stderr))
     for part in (result, result.companion):
         if part is not None:
