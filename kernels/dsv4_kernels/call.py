@@ -10,6 +10,8 @@ from torch import Tensor
 
 from dsv4_kernels.layout import HEAD_DIM, PagedKV
 
+MAX_ROWS = 65_535
+
 Convention = Literal["flashmla", "sglang"]
 """What ``lse`` means where implementations differ (the output is the same in both).
 
@@ -85,7 +87,8 @@ class DecodeCall:
 
     def unflatten(self, out: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         """Results in the caller's shape: ``[B, q_len, H, 512]`` and ``[B, q_len, H]``."""
-        return out.unflatten(0, (self.batch, self.q_len)), lse.unflatten(0, (self.batch, self.q_len))
+        shape = (self.batch, self.q_len, self.heads)
+        return out.view(*shape, HEAD_DIM), lse.view(shape)
 
 
 def _expect(condition: bool, name: str, expected: str, got: object) -> None:
@@ -201,5 +204,7 @@ def make_call(
     else:
         _expect(extra_indices is None, "extra_indices", "None without extra", "a tensor")
         _expect(extra_topk_length is None, "extra_topk_length", "None without extra", "a tensor")
+    # Rows and head groups are the y and z of the launch grids.
+    _expect(batch * q_len <= MAX_ROWS, "q", f"at most {MAX_ROWS} query tokens (B * S)", batch * q_len)
     flat_q = q.reshape(batch * q_len, heads, HEAD_DIM).contiguous()
     return DecodeCall(flat_q, tuple(scopes), attn_sink, scale, convention, batch, q_len)

@@ -68,7 +68,7 @@ def load_q(
     """Query tiles of a head group: ``[BLOCK_H, tile]`` for each of ``TILES``, then the rotary ``[BLOCK_H, 64]``."""
     base = q_ptr + (row.to(tl.int64) * heads + head[:, None]) * 512
     inside = head[:, None] < heads
-    q = ()
+    q: tl.tensor = ()
     start = 0
     for i in tl.static_range(len(TILES)):
         q = q + (tl.load(base + start + tl.arange(0, TILES[i])[None, :], mask=inside, other=0.0).to(OPERAND),)
@@ -129,7 +129,7 @@ def load_kv(
     # All seven scale bytes of a token in one load; byte i belongs to columns 64 i .. 64 i + 63.
     scale_ptr = (page_ptr + section + slot * 8).to(tl.pointer_type(tl.int64), bitcast=True)
     codes = tl.load(scale_ptr, mask=valid, other=0)[:, None]
-    kv = ()
+    kv: tl.tensor = ()
     start = 0
     for i in tl.static_range(len(TILES) - 1):
         column = start + tl.arange(0, TILES[i])[None, :]
@@ -210,12 +210,14 @@ def attend(
     extra_width: tl.tensor, extra_length: tl.tensor,
     PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, HAS_EXTRA: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
-    STAGES: tl.constexpr, SINGLE: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr, SINGLE: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Attend to blocks ``first, first + step, ...`` of the concatenated [main | extra] list of one row.
 
     The loop is bounded by the device-side lengths, not by the padded widths; a block never straddles the
-    two scopes. Without ``HAS_EXTRA`` there is one scope only. ``SINGLE`` promises that the loop would run once.
+    two scopes. Without ``HAS_EXTRA`` there is one scope only. ``SINGLE`` promises that the
+    loop would run once. ``AHEAD`` reads a block's slots while the block before it is worked on, instead of
+    leaving that to the software pipeline.
 
     Returns:
         Unnormalised output tiles (float32), row maxima in base 2 (``NEGATIVE`` if nothing was valid) and
@@ -224,6 +226,7 @@ def attend(
     index_ptr += row.to(tl.int64) * width
     extra_index_ptr += row.to(tl.int64) * extra_width
     main_blocks = tl.cdiv(length, BLOCK_T)
+    acc: tl.tensor = ()
     if SINGLE:
         index = load_index(
             first, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, BLOCK_T
@@ -236,30 +239,46 @@ def attend(
         m = tl.maximum(tl.max(score, 1) * scale_log2, NEGATIVE)
         weight = tl.exp2(score * scale_log2 - m[:, None])
         l = tl.sum(weight, 1)
-        acc = ()
         for i in tl.static_range(len(TILES)):
             acc = acc + (tl.dot(weight.to(OPERAND), kv[i]),)
     else:
-        acc = ()
         for i in tl.static_range(len(TILES)):
             acc = acc + (_zeros(BLOCK_H, TILES[i]),)
         m = tl.full([BLOCK_H], NEGATIVE, tl.float32)
         l = tl.zeros([BLOCK_H], tl.float32)
         blocks = main_blocks + (tl.cdiv(extra_length, BLOCK_T) if HAS_EXTRA else 0)
-        for block in tl.range(first, blocks, step, num_stages=STAGES):
+        if AHEAD:
             index = load_index(
-                block, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, BLOCK_T
+                first, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, BLOCK_T
             )
+        for block in tl.range(first, blocks, step, num_stages=STAGES):
+            if not AHEAD:
+                index = load_index(
+                    block, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, BLOCK_T
+                )
             kv = load_block(
                 index, block >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA,
                 PAGE_SIZE, EXTRA_PAGE_SIZE, TILES, OPERAND,
             )  # fmt: skip
-            score = scores(q, kv, index >= 0, TILES)
+            valid = index >= 0
+            if AHEAD:
+                following = block + step
+                index = load_index(
+                    following,
+                    main_blocks,
+                    index_ptr,
+                    length,
+                    extra_index_ptr,
+                    extra_length,
+                    HAS_EXTRA,
+                    BLOCK_T,
+                )
+            score = scores(q, kv, valid, TILES)
             m_new = tl.maximum(m, tl.max(score, 1) * scale_log2)
             alpha = tl.exp2(m - m_new)
             weight = tl.exp2(score * scale_log2 - m_new[:, None])
             l = l * alpha + tl.sum(weight, 1)
-            scaled = ()
+            scaled: tl.tensor = ()
             for i in tl.static_range(len(TILES)):
                 scaled = scaled + (tl.dot(weight.to(OPERAND), kv[i], acc[i] * alpha[:, None]),)
             acc = scaled
@@ -288,7 +307,7 @@ def finish(
         if SGLANG:
             high = tl.maximum(lse, sink)
             total = high + tl.log(tl.exp(lse - high) + tl.exp(sink - high))
-            lse = tl.where(empty | (high == float("-inf")), sink, total)
+            lse = tl.where(empty | (high == float("inf")), sink, total)
         else:
             lse = tl.where(empty, float("inf"), lse)
     else:

@@ -13,8 +13,7 @@ from dsv4_kernels.layout import HEAD_DIM, PagedKV
 from dsv4_kernels.mma import mma_decode
 from dsv4_kernels.reference import reference_attention
 from dsv4_kernels.runtime import describe_device, interpreting
-from dsv4_kernels.select import combine_config, count_blocks, loop_config, single_config
-from dsv4_kernels.select import num_splits as choose_splits
+from dsv4_kernels.select import combine_config, loop_config, split_configs
 from dsv4_kernels.simt import simt_decode
 from dsv4_kernels.split_k import split_k_decode
 
@@ -67,19 +66,10 @@ def run_call(call: DecodeCall, variant: Variant, num_splits: int | None = None) 
     if variant == "simt":
         return simt_decode(call)
     device = describe_device(call.q)
-    loop = loop_config(device, call.heads)
-    if variant == "mma" or num_splits == 1:
-        return mma_decode(call, loop)
-    combine = combine_config(call.rows, call.heads)
-    single = single_config(device, call.rows, call.heads, call.widths)
-    if single is not None:
-        blocks = count_blocks(call.widths, single.block_t)
-        if num_splits is None or num_splits >= blocks:
-            return split_k_decode(call, single, combine, blocks)
-    splits = num_splits or choose_splits(
-        call.rows, call.heads, call.widths, device.num_sms, block_h=loop.block_h, block_t=loop.block_t
-    )
-    return mma_decode(call, loop) if splits == 1 else split_k_decode(call, loop, combine, splits)
+    config, splits = split_configs(device, call.rows, call.heads, call.widths, num_splits)
+    if variant == "mma" or splits == 1:
+        return mma_decode(call, loop_config(device, call.heads))
+    return split_k_decode(call, config, combine_config(call.rows, call.heads), splits)
 
 
 def sparse_mla_decode(

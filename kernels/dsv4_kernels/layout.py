@@ -96,13 +96,18 @@ class PagedKV:
     def records(self) -> Tensor:
         """The token records: uint8 view ``[pages, page_size, 576]``."""
         used = self.data[:, : self.page_size * RECORD_BYTES]
-        return used.unflatten(1, (self.page_size, RECORD_BYTES))
+        return used.view(self.num_pages, self.page_size, RECORD_BYTES)
 
     def scales(self) -> Tensor:
         """The scale section: uint8 view ``[pages, page_size, 8]``, UE8M0, the last byte pad."""
         start = self.page_size * RECORD_BYTES
         used = self.data[:, start : start + self.page_size * SCALE_BYTES]
-        return used.unflatten(1, (self.page_size, SCALE_BYTES))
+        return used.view(self.num_pages, self.page_size, SCALE_BYTES)
+
+
+def _groups(nope: Tensor) -> Tensor:
+    """``[..., 448]`` as ``[..., 7, 64]``: the values that share a scale."""
+    return nope.reshape(*nope.shape[:-1], NOPE_DIM // SCALE_GROUP, SCALE_GROUP)
 
 
 def scale_codes(nope: Tensor) -> Tensor:
@@ -117,7 +122,7 @@ def scale_codes(nope: Tensor) -> Tensor:
     Returns:
         uint8 ``[..., 7]``, the biased exponents (scale = 2^(code - 127)).
     """
-    amax = nope.double().unflatten(-1, (NOPE_DIM // SCALE_GROUP, SCALE_GROUP)).abs().amax(-1)
+    amax = _groups(nope.double()).abs().amax(-1)
     mantissa, exponent = torch.frexp(amax.clamp_min(MIN_AMAX) / E4M3_MAX)
     # frexp's mantissa lies in [0.5, 1): exactly 0.5 is a power of two, whose ceil(log2) is one lower.
     power = exponent - (mantissa == 0.5).to(exponent.dtype)
@@ -151,7 +156,7 @@ def pack_kv(kv: Tensor, page_size: int) -> PagedKV:
     nope = kv[:, :NOPE_DIM].float()
     codes = scale_codes(nope)
     scale = torch.exp2(codes.float() - SCALE_BIAS)
-    groups = nope.unflatten(1, (NOPE_DIM // SCALE_GROUP, SCALE_GROUP)) / scale[..., None]
+    groups = _groups(nope) / scale[..., None]
     e4m3 = groups.flatten(1).to(torch.float8_e4m3fn).view(torch.uint8)
     rope = kv[:, NOPE_DIM:].to(torch.bfloat16).contiguous().view(torch.uint8)
     slots = torch.arange(tokens, device=kv.device)
@@ -179,7 +184,7 @@ def gather_kv(cache: PagedKV, slots: Tensor, dtype: torch.dtype = torch.float32)
     rope = record[:, NOPE_DIM:].contiguous().view(torch.bfloat16).to(dtype)
     codes = cache.scales()[page, slot, : NOPE_DIM // SCALE_GROUP]
     scale = torch.exp2(codes.to(dtype) - SCALE_BIAS)
-    nope = e4m3.unflatten(1, (NOPE_DIM // SCALE_GROUP, SCALE_GROUP)) * scale[..., None]
+    nope = _groups(e4m3) * scale[..., None]
     return torch.cat([nope.flatten(1), rope], dim=1).reshape(*slots.shape, HEAD_DIM)
 
 

@@ -27,7 +27,7 @@ def _sparse_mla_mma_kernel(
     PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, HAS_EXTRA: tl.constexpr,
     HAS_LENGTH: tl.constexpr, HAS_EXTRA_LENGTH: tl.constexpr, HAS_SINK: tl.constexpr, SGLANG: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
-    STAGES: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -40,7 +40,7 @@ def _sparse_mla_mma_kernel(
     acc, m, l = attend(  # noqa: E741
         q, 0, 1, scale_log2, row, kv_ptr, page_stride, index_ptr, width, length,
         extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_width, extra_length,
-        PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, SINGLE,
+        PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, AHEAD, SINGLE,
     )  # fmt: skip
     row = reread_program_id(1, OPERAND)
     head = reread_program_id(0, OPERAND) * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -68,6 +68,7 @@ def mma_decode(
         call.q, out, lse, **kernel_arguments(call), scale_log2=call.scale * LOG2_E,
         HAS_SINK=call.sink is not None, SGLANG=call.convention == "sglang",
         BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
-        OPERAND=operand_type(), STAGES=config.stages, SINGLE=False, **launch_options(config.warps, config.pdl),
+        OPERAND=operand_type(), STAGES=config.stages,
+        AHEAD=config.ahead, SINGLE=False, **launch_options(config.warps, config.pdl),
     )  # fmt: skip
     return out, lse

@@ -43,7 +43,7 @@ def interpreting() -> bool:
 @functools.cache
 def _query(index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    limit = int(properties.shared_memory_per_block_optin)
+    limit = int(properties.shared_memory_per_block_optin)  # type: ignore[attr-defined]  # missing in the stubs
     return Device(properties.major * 10 + properties.minor, properties.multi_processor_count, limit)
 
 

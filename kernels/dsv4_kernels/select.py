@@ -30,6 +30,7 @@ class MmaConfig:
         tiles: How the 512 head dimensions are cut; the last tile ends in the 64 rotary ones.
         warps: Warps per program.
         stages: Software-pipelining depth of the token loop.
+        ahead: Read the next block's slots in the loop body rather than in the software pipeline.
         pdl: Programmatic dependent launch: the next kernel's blocks are placed while this one drains.
     """
 
@@ -38,6 +39,7 @@ class MmaConfig:
     tiles: tuple[int, ...]
     warps: int
     stages: int
+    ahead: bool = False
     pdl: bool = True
 
 
@@ -58,11 +60,16 @@ class Family:
 
     Attributes:
         single: Tried in order for splits of one block each: the first whose grid fits the device at once.
-        loop: Otherwise: programs that walk several blocks.
+        short: For programs that walk at most ``SHORT_BLOCKS`` of its blocks; None if ``loop`` is as good.
+        loop: Otherwise.
     """
 
     single: tuple[MmaConfig, ...]
+    short: MmaConfig | None
     loop: MmaConfig
+
+
+SHORT_BLOCKS = 3
 
 
 # sm_90. One block per program as long as all fit on the SMs: B=1 6.6 (4 programs of 16 heads a row beat one
@@ -76,6 +83,7 @@ WGMMA = Family(
         MmaConfig(64, 32, EVEN, 8, 1),
         MmaConfig(64, 64, EVEN, 8, 1),
     ),
+    short=MmaConfig(64, 32, SPLIT_LAST, 8, 3, ahead=True),
     loop=MmaConfig(64, 64, SPLIT_LAST, 8, 5),
 )
 # sm_120, and whatever else has no wgmma or less shared memory: mma.sync products of 16 to 32 heads, within
@@ -84,6 +92,7 @@ WGMMA = Family(
 # out (the compiler emits a trap instead), while 32 heads go through mma.sync.
 SMALL = Family(
     single=(MmaConfig(16, 32, SPLIT_LAST, 4, 1),),
+    short=None,
     loop=MmaConfig(32, 32, FINE, 8, 3),
 )
 MAX_SPLITS = 64  # the combine reads every split; past this it costs more than the loop saves
@@ -124,6 +133,40 @@ def single_config(device: Device, rows: int, heads: int, widths: tuple[int, ...]
         if blocks <= MAX_SPLITS and programs <= device.num_sms:
             return config
     return None
+
+
+def split_configs(
+    device: Device, rows: int, heads: int, widths: tuple[int, ...], splits: int | None = None
+) -> tuple[MmaConfig, int]:
+    """Configuration and split count of the split-K kernel.
+
+    Args:
+        device: Where it runs.
+        rows: Query tokens.
+        heads: Query heads.
+        widths: Padded width of each scope.
+        splits: The caller's split count; None to choose.
+
+    Returns:
+        The configuration, and the split count: the caller's, held to the number of blocks, or the choice.
+    """
+    single = single_config(device, rows, heads, widths)
+    if single is not None:
+        blocks = count_blocks(widths, single.block_t)
+        if splits is None or splits >= blocks:
+            return single, blocks
+    chosen = family(device)
+    for config in (chosen.short, loop_config(device, heads)):
+        if config is None:
+            continue
+        blocks = count_blocks(widths, config.block_t)
+        count = min(splits, blocks) if splits else num_splits(
+            rows, heads, widths, device.num_sms, block_h=config.block_h, block_t=config.block_t
+        )  # fmt: skip
+        if config is not chosen.short or (count > 1 and -(-blocks // count) <= SHORT_BLOCKS):
+            break
+    assert config is not None
+    return config, count
 
 
 def combine_config(rows: int, heads: int) -> CombineConfig:

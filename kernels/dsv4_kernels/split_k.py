@@ -29,7 +29,7 @@ def _sparse_mla_split_k_kernel(
     PAGE_SIZE: tl.constexpr, EXTRA_PAGE_SIZE: tl.constexpr, HAS_EXTRA: tl.constexpr,
     HAS_LENGTH: tl.constexpr, HAS_EXTRA_LENGTH: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_T: tl.constexpr, TILES: tl.constexpr, OPERAND: tl.constexpr,
-    STAGES: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr,
+    STAGES: tl.constexpr, AHEAD: tl.constexpr, SINGLE: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -49,7 +49,7 @@ def _sparse_mla_split_k_kernel(
         acc, m, l = attend(  # noqa: E741
             q, split, tl.num_programs(0), scale_log2, row, kv_ptr, page_stride, index_ptr, width, length,
             extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_width, extra_length,
-            PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, SINGLE,
+            PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, AHEAD, SINGLE,
         )  # fmt: skip
         part = reread_program_id(2, OPERAND) * tl.num_programs(0) + reread_program_id(0, OPERAND)
         head = reread_program_id(1, OPERAND) * BLOCK_H + tl.arange(0, BLOCK_H)
@@ -125,7 +125,7 @@ def split_k_decode(
     _sparse_mla_split_k_kernel[(num_splits, triton.cdiv(call.heads, config.block_h), call.rows)](
         call.q, partial, maxima, sums, **arguments, scale_log2=call.scale * LOG2_E,
         BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
-        OPERAND=operand_type(), STAGES=config.stages,
+        OPERAND=operand_type(), STAGES=config.stages, AHEAD=config.ahead,
         SINGLE=single, **launch_options(config.warps, config.pdl),
     )  # fmt: skip
     grid = (call.q.shape[2] // combine.columns, triton.cdiv(call.heads, combine.block_h), call.rows)

@@ -6,16 +6,16 @@ import math
 
 import pytest
 import torch
+from dsv4_kernels.layout import PagedKV, gather_kv, pack_kv, page_bytes, scale_codes, unpack_kv
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from dsv4_kernels.layout import PagedKV, gather_kv, pack_kv, page_bytes, scale_codes, unpack_kv
 
 PAGE_SIZES = (2, 64, 128, 256)
 
 
 @pytest.mark.parametrize(
-    ("page_size", "expected"), [(256, 149_760), (128, 74_880), (64, 37_440), (2, 1_728), (1, 1_152), (3, 2_304)]
+    ("page_size", "expected"),
+    [(256, 149_760), (128, 74_880), (64, 37_440), (2, 1_728), (1, 1_152), (3, 2_304)],
 )
 def test_page_bytes(page_size: int, expected: int) -> None:
     """A page size -> its records and scales, rounded up to a multiple of 576."""
@@ -56,7 +56,7 @@ def test_scale_rule_is_exact(amax: float) -> None:
 
 
 def test_scale_at_an_exact_power_of_two() -> None:
-    """amax of 448 * 2^k and the next float32 above -> codes k and k + 1."""
+    """Amax of 448 * 2^k and the next float32 above -> codes k and k + 1."""
     exact = torch.zeros(2, 448)
     exact[0, 0] = 448.0 * 2**5
     exact[1, 0] = torch.nextafter(exact[0, 0], torch.tensor(float("inf")))

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-
 from dsv4_kernels.call import Convention, make_call
 from dsv4_kernels.layout import pack_kv, unpack_kv
 from dsv4_kernels.reference import reference_attention
@@ -21,7 +20,10 @@ def by_hand(
     logits = [float(q.double() @ token) * scale for token in tokens]
     total = sum(math.exp(logit) for logit in logits)
     denominator = total + (math.exp(sink) if sink is not None else 0.0)
-    out = sum((math.exp(x) / denominator * t for x, t in zip(logits, tokens, strict=True)), torch.zeros(512).double())
+    out = sum(
+        (math.exp(x) / denominator * t for x, t in zip(logits, tokens, strict=True)),
+        torch.zeros(512).double(),
+    )
     if convention == "sglang":
         return out, math.log(denominator) if denominator else -INF
     return out, math.log(total) if total else INF

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from dsv4_kernels.runtime import Device
 from dsv4_kernels.select import (
     MAX_SPLITS,
@@ -17,6 +14,8 @@ from dsv4_kernels.select import (
     num_splits,
     single_config,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 
 H200 = Device(90, 132, 232_448)
 RTX_PRO_6000 = Device(120, 188, 101_376)
@@ -24,7 +23,9 @@ B200 = Device(100, 148, 232_448)
 WIDTHS = (128, 512)
 
 
-@pytest.mark.parametrize(("batch", "expected"), [(1, 10), (8, 10), (16, 8), (32, 4), (64, 2), (128, 1), (512, 1)])
+@pytest.mark.parametrize(
+    ("batch", "expected"), [(1, 10), (8, 10), (16, 8), (32, 4), (64, 2), (128, 1), (512, 1)]
+)
 def test_one_wave_on_an_h200(batch: int, expected: int) -> None:
     """A batch on 132 SMs -> as many splits as fit beside each other, at most one block each."""
     assert num_splits(batch, 64, WIDTHS, 132, block_h=64, block_t=64) == expected
