@@ -74,9 +74,10 @@ SHORT_BLOCKS = 3
 
 # sm_90. One block per program as long as all fit on the SMs: B=1 6.6 (4 programs of 16 heads a row beat one
 # of 64), B=4 10.3, B=8 12.2 (64 tokens a block, or the grid would not fit).
-# The loop: B=64 34.9, B=128 56.5. Five stages, because the gather hangs behind the load of its indices:
-# with three there is one buffer and no overlap (38.8, 63.2). EVEN spills there (65.1 at B=128), FINE waits
-# for sixteen products a block instead of ten (60.1).
+# The loop: B=64 34.9, B=128 56.5. Five stages, because the gather hangs behind the load of its indices; three
+# with the slots read ahead take 38.8 and 63.2. But where a program walks two or three blocks, the deep
+# pipeline costs more to fill than it hides: B=16 18.2 with three stages and slots ahead, 19.5 with five.
+# EVEN spills in a loop (65.1 at B=128), FINE waits for sixteen products a block instead of ten (60.1).
 WGMMA = Family(
     single=(
         MmaConfig(16, 32, EVEN, 8, 1),

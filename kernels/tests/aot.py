@@ -120,9 +120,9 @@ def _compile(request: Request) -> Compiled:
         raise RuntimeError("cuobjdump printed no resource usage")
     names = re.findall(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", text, re.MULTILINE)
     opcodes = Counter(names)
-    # cuobjdump's SHARED holds the static part, and from sm_100 on the 1 KiB the system reserves, which is
-    # not counted against the block's limit.
-    static = int(usage[3]) - (1024 if request.target >= 100 else 0)
+    # cuobjdump's SHARED holds the static part and the 1 KiB the system reserves from sm_90 on, which is not
+    # counted against the block's limit.
+    static = int(usage[3]) - 1024
     shared = int(binary.metadata.shared) + max(0, static)
     return Compiled(int(usage[1]), int(usage[2]), opcodes["STL"] + opcodes["LDL"], shared, dict(opcodes))
 

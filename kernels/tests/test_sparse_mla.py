@@ -23,6 +23,9 @@ EXACT = 2e-5  # float32 outputs and operands: only the order of sums and exp2's 
 ROUNDED = 8e-3  # bf16 outputs; the interpreter truncates where a GPU rounds to nearest
 
 
+int32 = torch.int32
+
+
 def random_call(seed: int, rows: int, heads: int, widths: tuple[int, int], **options: Any) -> DecodeCall:
     """A call over small pools: scattered slots, 20 % of them -1, random lengths including 0."""
     torch.manual_seed(seed)
@@ -110,6 +113,34 @@ def test_simt(call: DecodeCall) -> None:
     assert_matches(call, result, ROUNDED if len(call.scopes) == 1 else 2 * ROUNDED)
 
 
+@pytest.mark.parametrize("block_h", [16, 64])
+def test_128_heads(block_h: int) -> None:
+    """The larger model's heads, in several groups -> the reference for each."""
+    call = random_call(9, 1, 128, (20, 30))
+    config = MmaConfig(block_h, 32, SPLIT_LAST, 4, 1)
+    assert_matches(call, mma_decode(call, config, torch.float32), EXACT)
+    assert_matches(
+        call, split_k_decode(call, config, CombineConfig(4, 512, 1, "f32"), 2, torch.float32), EXACT
+    )
+
+
+def test_wide_list_with_few_valid_tokens() -> None:
+    """A list 8192 wide of which 50 entries count -> the loop ends with them; the padding is not walked."""
+    torch.manual_seed(10)
+    cache = pack_kv(torch.randn(60, 512), 2)
+    indices = torch.full((1, 1, 8192), -1, dtype=int32)
+    indices[..., :50] = torch.randint(0, 60, (50,), dtype=int32)
+    indices[..., 50:] = 7  # valid slots behind the length: counted only by a kernel that ignores it
+    call = make_call(
+        torch.randn(1, 1, 16, 512).bfloat16(), cache, indices, topk_length=torch.tensor([50], dtype=int32)
+    )
+    config = MmaConfig(16, 32, EVEN, 4, 1)
+    assert_matches(call, mma_decode(call, config, torch.float32), EXACT)
+    assert_matches(
+        call, split_k_decode(call, config, CombineConfig(1, 512, 1, "f32"), 5, torch.float32), EXACT
+    )
+
+
 def test_bf16_partials() -> None:
     """Partials rounded to bf16 -> the error of that rounding, no more."""
     call = random_call(3, 2, 16, (40, 60), ragged=False)
@@ -193,9 +224,6 @@ def arguments() -> dict[str, Any]:
         "cache": pack_kv(torch.randn(16, 512), 4),
         "indices": torch.randint(0, 16, (2, 1, 8), dtype=torch.int32),
     }
-
-
-int32 = torch.int32
 
 
 @pytest.mark.parametrize(
