@@ -18,7 +18,7 @@ from dsv4_kernels.select import SMALL, WGMMA, MmaConfig, combine_config
 
 
 def _load_aot() -> ModuleType:
-    # Tests are imported by path (importlib mode), so a helper beside them is too.
+    # Tests are imported by path (importlib mode), so a module beside them is too.
     spec = importlib.util.spec_from_file_location("dsv4_aot", Path(__file__).with_name("aot.py"))
     assert spec is not None
     assert spec.loader is not None
