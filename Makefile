@@ -28,7 +28,7 @@ demo: $(VENV)/.core
 	$(BIN)/hta-dsv4 shares h200_probe --by kernel --top 10
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
