@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.shares import Shares
+from hta_dsv4.capture_notes import profiler_notes
 from hta_dsv4.cli_capture import capture
 from hta_dsv4.cli_options import (
     Again,
@@ -77,7 +79,10 @@ def shares(
     Example: hta-dsv4 shares decode.pt.trace.json.gz --by role
     """
     chosen = form(as_json, as_csv, as_md)
-    tables = [r.shares(by) for r in load_runs(traces, rules, salvage, companion, frames)]
+    tables = []
+    for run in load_runs(traces, rules, salvage, companion, frames):
+        table = run.shares(by)
+        tables.append(replace(table, notes=(*profiler_notes([run], [table]), *table.notes)))
     text = {
         Form.JSON: lambda: machine.dumps("shares", machine.shares_body(tables)),
         Form.CSV: lambda: machine.shares_csv(tables),
@@ -117,6 +122,7 @@ def diff(
         raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
     runs = load_runs(traces, rules, salvage, companion, frames)
     comparison = run_module.compare(runs, by)
+    comparison = replace(comparison, notes=(*profiler_notes(runs, comparison.variants), *comparison.notes))
     repeats: dict[str, list[Run]] = {}
     for repeat in load_runs(again or [], rules, salvage):
         repeats.setdefault(repeat.label, []).append(repeat)
@@ -130,7 +136,7 @@ def diff(
     write(
         chosen,
         text,
-        lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top)],
+        lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top, full)],
         full,
     )
 

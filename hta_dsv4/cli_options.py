@@ -34,9 +34,9 @@ By = Annotated[
 ]
 Top = Annotated[
     int,
-    typer.Option("--top", help="Rows to print, the rest as one line; 0 for all. Text and --md only.", min=0),
+    typer.Option("--top", help="Rows to print, the rest as one line; 0 for all, small ones too. Text and --md.", min=0),
 ]
-Full = Annotated[bool, typer.Option("--full", help="Never shorten kernel names.")]
+Full = Annotated[bool, typer.Option("--full", help="Never shorten names; diff: every row, kernel and rewrite.")]
 RulesFile = Annotated[
     list[Path] | None,
     typer.Option("--rules", help="Your own rules (TOML), before the bundled ones; repeatable."),

@@ -15,7 +15,7 @@ from hta_dsv4.analysis.diff import BY, EFFECTS, chain, decompose
 from hta_dsv4.analysis.intervals import extent
 from hta_dsv4.analysis.profile import Profile, apportion, profile
 from hta_dsv4.analysis.shares import rank_shares
-from hta_dsv4.analysis.stats import REAL, UNCHANGED, WITHIN_NOISE
+from hta_dsv4.analysis.stats import BEYOND_SPREAD, REAL, STRUCTURAL, UNCHANGED, WITHIN_NOISE, WITHIN_SPREAD
 from hta_dsv4.analysis.stats import UNKNOWN as UNSURE
 from hta_dsv4.analysis.why import Captured, explain
 from hta_dsv4.errors import HtaDsv4Error
@@ -259,7 +259,7 @@ def test_a_change_smaller_than_repeated_captures_differ_is_not_real():
 
 
 def test_few_steps_give_no_interval_and_say_what_launches_show():
-    """3 steps of 30 launches, 20 % faster -> verdict unknown with the count of steps, launches differ."""
+    """3 steps of 30 launches, 20 % slower -> beyond spread with the count of steps, launches differ; z structural."""
     rng = random.Random(3)
 
     def few(scale: float) -> Profile:
@@ -270,7 +270,38 @@ def test_few_steps_give_no_interval_and_say_what_launches_show():
 
     why = explain([Captured(few(1.0)), Captured(few(1.2))], ["kernel"]).pairs[0]
     change = dict(zip(why.rows["kernel"], why.row_changes, strict=True))
-    assert (change["k"].verdict, change["k"].interval) == (UNSURE, None)
+    assert (change["k"].verdict, change["k"].interval) == (BEYOND_SPREAD, None)
     assert "too few steps for an interval: 3" in change["k"].reason
     assert "single launches differ by more than their own variation" in change["k"].reason
-    assert "in none of the other" in change["z"].reason
+    assert (change["z"].verdict, change["z"].interval) == (STRUCTURAL, None)
+
+
+def judged(one: list[list[tuple[str, int]]], two: list[list[tuple[str, int]]], by: str) -> dict[str, str]:
+    why = explain([Captured(variant("a", one)), Captured(variant("b", two))], [by]).pairs[0]
+    return dict(zip(why.rows[by], (c.verdict for c in why.row_changes), strict=True))
+
+
+def test_what_the_launches_themselves_change_is_structural():
+    """A kernel gone, one new, one launched twice instead of once, in every step -> structural; the rest is not."""
+    one = [[("gone", 900 + i), ("same", 500 + 3 * i), ("more", 300 + i)] for i in range(2)]
+    two = [[("new", 700 + i), ("same", 501 + i), ("more", 300 + i), ("more", 310)] for i in range(2)]
+    assert judged(one, two, "kernel") == {
+        "gone": STRUCTURAL, "new": STRUCTURAL, "more": STRUCTURAL, "same": WITHIN_SPREAD,
+    }  # fmt: skip
+
+
+def test_what_happens_in_some_steps_only_is_not_structural():
+    """A kernel in one of two steps, and a count that varies from step to step -> within the spread, not structural."""
+    one = [[("k", 100), ("k", 100)], [("k", 100)]]
+    two = [[("k", 100), ("k", 100), ("rare", 50)], [("k", 100), ("k", 100)]]
+    assert judged(one, two, "kernel") == {"k": WITHIN_SPREAD, "rare": WITHIN_SPREAD}
+
+
+def test_a_replacement_of_equal_cost_is_judged_by_its_net():
+    """1,000 us replaced by 1,002 in steps that scatter by 5 -> each kernel structural, their bucket within spread."""
+    one = [[("attention.core.old", 1_000_000 + 5_000 * i)] for i in range(2)]
+    two = [[("attention.core.new", 1_002_000 + 5_000 * i)] for i in range(2)]
+    assert judged(one, two, "kernel") == {"attention.core.old": STRUCTURAL, "attention.core.new": STRUCTURAL}
+    assert judged(one, two, "bucket") == {"attention": WITHIN_SPREAD}
+    cheaper = [[("attention.core.new", 400_000 + 5_000 * i)] for i in range(2)]
+    assert judged(one, cheaper, "bucket") == {"attention": STRUCTURAL}

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from hta_dsv4.analysis import bootstrap, stats
-from hta_dsv4.analysis.stats import MIN_STEPS, REAL, UNCHANGED, UNKNOWN, WITHIN_NOISE
+from hta_dsv4.analysis.launches import compare_launches
+from hta_dsv4.analysis.stats import (
+    BEYOND_SPREAD,
+    MIN_STEPS,
+    REAL,
+    UNCHANGED,
+    UNKNOWN,
+    WITHIN_NOISE,
+    WITHIN_SPREAD,
+)
 
 
 def drifting(n: int, phi: float, rng: np.random.Generator) -> np.ndarray:
@@ -104,9 +113,9 @@ def test_identical_variants_rarely_show_a_change():
     """60 pairs of captures of one thing, 5 quantities each -> fewer than 5 % of pairs have any real change."""
     rng = np.random.default_rng(2)
     false = 0
-    for k in range(60):
+    for _ in range(60):
         a, b = rng.normal(1000, 10, (2, 30, 5))
-        false += any(c.within_run == REAL for c in stats.compare_steps([a], [b], seed=k))
+        false += any(c.within_run == REAL for c in stats.compare_steps([a], [b]))
     assert false <= 3
 
 
@@ -125,24 +134,67 @@ def test_the_same_values_are_unchanged_whatever_their_number():
     assert stats.compare_steps([a], [a])[0].within_run == UNCHANGED
 
 
-def test_few_steps_are_unknown_and_repeats_can_still_decide():
-    """3 steps each -> within-run unknown; with a repeat that differs by 1 and a change of 20 -> real across runs."""
+def test_few_steps_give_no_interval_and_repeats_can_still_decide():
+    """3 steps each -> beyond their spread, no more; a repeat that differs by 1, a change of 20 -> real across runs."""
     a, again, b = (np.full((3, 1), v) for v in (100, 101, 120))
     (alone,) = stats.compare_steps([a], [b])
-    assert (alone.within_run, alone.across_run, alone.floor_ns) == (UNKNOWN, UNKNOWN, None)
-    assert "3" in alone.reason
+    assert (alone.within_run, alone.across_run, alone.floor_ns) == (BEYOND_SPREAD, UNKNOWN, None)
+    assert "too few steps for an interval: 3" in alone.reason
     (repeated,) = stats.compare_steps([a, again], [b])
-    assert (repeated.within_run, repeated.across_run, repeated.verdict) == (UNKNOWN, REAL, REAL)
+    assert (repeated.within_run, repeated.across_run, repeated.verdict) == (BEYOND_SPREAD, REAL, REAL)
     (interleaved,) = stats.compare_steps([a, np.full((3, 1), 130)], [b])
     assert interleaved.across_run == WITHIN_NOISE
+
+
+def test_one_or_few_steps_are_measured_against_their_spread():
+    """2 steps that scatter by 1, change 20 -> beyond spread; change 3 -> within spread; a single step -> unknown."""
+    a = np.array([[100], [101]])
+    (far,), (near,) = stats.compare_steps([a], [a + 20]), stats.compare_steps([a], [a + 3])
+    (single,) = stats.compare_steps([a[:1]], [a + 20])
+    assert [c.within_run for c in (far, near, single)] == [BEYOND_SPREAD, WITHIN_SPREAD, UNKNOWN]
+    assert all(c.interval is None for c in (far, near, single))
+    assert "more than 2x the spread" in far.reason
+
+
+def test_few_unchanged_steps_rarely_stand_out():
+    """2,000 unchanged quantities of 2 steps a side -> 2 to 6 % beyond spread; of 3 steps -> under 1 %."""
+    rng = np.random.default_rng(7)
+    shares = []
+    for n in (2, 3):
+        a, b = rng.normal(1000, 10, (2, n, 2000))
+        shares.append(np.mean([c.within_run == BEYOND_SPREAD for c in stats.compare_steps([a], [b])]))
+    assert 0.02 < shares[0] < 0.06
+    assert shares[1] < 0.01
+
+
+@pytest.mark.parametrize(("n", "phi", "block"), [(40, 0.6, 5.0), (300, 0.9, 30.0), (7, 0.0, 1.9), (50, 0.5, 1.0)])
+def test_the_closed_form_is_what_resamples_converge_to(n, phi, block):
+    """A series and a block length -> variance of the mean within 4 % of that of 20,000 resamples, per column."""
+    rng = np.random.default_rng(n)
+    x = np.stack([drifting(n, phi, rng), 3 * drifting(n, phi, rng)], axis=1)
+    drawn = np.concatenate([x[bootstrap.resample(n, block, s, 5000)].mean(axis=1) for s in range(4)])
+    assert bootstrap.mean_variance(x, block) == pytest.approx(drawn.var(axis=0), rel=0.04)
+    assert bootstrap.mean_variance(x[:, 0], block) == pytest.approx(bootstrap.mean_variance(x, block)[0])
 
 
 def test_launches_answer_where_steps_are_few():
     """40 launches 10 % apart within 1 % noise -> distinct; the same within 20 % -> not; 5 launches -> no interval."""
     rng = np.random.default_rng(4)
     tight, wide = rng.normal(1000, 10, (2, 40)), rng.normal(1000, 400, (2, 40))
-    assert stats.compare_launches(tight[0], tight[1] * 1.1).distinct
-    assert not stats.compare_launches(wide[0], wide[1] * 1.01).distinct
-    few = stats.compare_launches(tight[0][:5], tight[1])
+    assert compare_launches(tight[0], tight[1] * 1.1).distinct
+    assert not compare_launches(wide[0], wide[1] * 1.01).distinct
+    few = compare_launches(tight[0][:5], tight[1])
     assert (few.interval, few.distinct) == (None, False)
     assert "too few launches" in few.reason
+
+
+def test_launches_of_many_sizes_are_told_apart_in_pairs():
+    """Launches of 1 us to 10 ms, each 1 % slower -> unpaired says nothing, launch by launch it is distinct."""
+    rng = np.random.default_rng(6)
+    sizes = 10 ** rng.uniform(3, 7, 200)
+    a = sizes * rng.normal(1, 0.002, (2, 200))
+    b = 1.01 * sizes * rng.normal(1, 0.002, (2, 200))
+    assert not compare_launches(a.ravel(), b.ravel()).distinct
+    paired = compare_launches(a, b)
+    assert paired.distinct
+    assert paired.interval[0] < 0.01 * sizes.mean() < paired.interval[1]

@@ -6,7 +6,10 @@ For each kernel that both variants have, with ``n`` launches per step of mean du
                          count effect                  duration effect
 
 The midpoint (the Shapley value of the two factors) depends on no order of changing them. Kernels that only one variant
-has make the effects ``appeared`` and ``disappeared``. The wall time follows from the sum::
+has make the effects ``appeared`` and ``disappeared``; so do those that one variant runs at an origin where the other
+does not (the copies of an indexer that is gone), unless a kernel runs as often as before and its launches are merely
+counted to another origin: then they move as ``count``, which adds up to 0 over the kernel. The wall time follows from
+the sum::
 
     d wall  =  d sum  -  d overlap  +  d idle        overlap = sum - busy, idle = wall - busy
 
@@ -129,11 +132,15 @@ def decompose(base: Profile, other: Profile) -> Decomposition:
     left = _placed(base, {n: i for i, m in enumerate(matches) for n in m.base}, by_origin)
     right = _placed(other, {n: i for i, m in enumerate(matches) for n in m.other}, by_origin)
     cells = left.add_suffix("_0").join(right.add_suffix("_1"), how="outer").fillna(0).astype("int64")
+    moved = _moved(cells, base.steps, other.steps)
     rows = []
     for key, t0, l0, n0, t1, l1, n1 in zip(cells.index, *(cells[c] for c in cells), strict=True):
         match = matches[key[0]]
         count = duration = appeared = gone = 0
-        if l0 and l1:
+        if key in moved:
+            count = moved[key]
+            duration = n1 - n0 - count
+        elif l0 and l1:
             per_step = Fraction(l1, other.steps) - Fraction(l0, base.steps)
             count = round(per_step * (Fraction(t0, l0) + Fraction(t1, l1)) / 2)
             duration = n1 - n0 - count
@@ -141,7 +148,7 @@ def decompose(base: Profile, other: Profile) -> Decomposition:
             appeared = n1 - n0
         else:
             gone = n1 - n0
-        status = MATCHED if l0 and l1 else APPEARED if l1 else DISAPPEARED
+        status = MATCHED if (l0 and l1) or key in moved else APPEARED if l1 else DISAPPEARED
         rows.append(
             (
                 match.name, match.base, match.other, match.method, match.confidence, status, *key[1:],
@@ -183,6 +190,28 @@ def chain(profiles: Sequence[Profile]) -> tuple[list[Decomposition], Decompositi
         raise HtaDsv4Error("a change has two sides: give at least two variants")
     pairs = [decompose(a, b) for a, b in pairwise(profiles)]
     return pairs, pairs[0] if len(pairs) == 1 else decompose(profiles[0], profiles[-1])
+
+
+def _moved(cells: pd.DataFrame, base_steps: int, other_steps: int) -> dict[tuple[object, ...], int]:
+    """Count effect of each cell of a kernel that runs as often as before, but for another origin: they add up to 0."""
+    out: dict[tuple[object, ...], int] = {}
+    for _, group in cells.groupby(level=0, sort=False):
+        total0, total1 = int(group["launches_0"].sum()), int(group["launches_1"].sum())
+        unchanged = total0 and Fraction(total0, base_steps) == Fraction(total1, other_steps)
+        same_places = all(
+            Fraction(int(a), base_steps) == Fraction(int(b), other_steps)
+            for a, b in zip(group["launches_0"], group["launches_1"], strict=True)
+        )
+        if not unchanged or same_places:
+            continue
+        mean = Fraction(int(group["time_ns_0"].sum()), total0) + Fraction(int(group["time_ns_1"].sum()), total1)
+        counts = [
+            round((Fraction(int(b), other_steps) - Fraction(int(a), base_steps)) * mean / 2)
+            for a, b in zip(group["launches_0"], group["launches_1"], strict=True)
+        ]
+        counts[-1] -= sum(counts)  # the ns that rounding left over
+        out |= dict(zip(group.index, counts, strict=True))
+    return out
 
 
 def _kernels(side: Profile) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """How sure a number is: spread over the steps, intervals that respect autocorrelation, and when a change is real.
 
-Intervals come from the stationary bootstrap (:mod:`bootstrap`), seeded: the same trace gives the same interval.
+Intervals come from the stationary bootstrap (:mod:`bootstrap`), in closed form where a mean is asked for, seeded where
+resamples are drawn: the same trace gives the same interval.
 
 A change is called ``real`` only if its interval leaves out 0 *and* it exceeds the A/A noise floor: how much a variant
 differs from itself. Two kinds of evidence are kept apart:
@@ -9,7 +10,10 @@ differs from itself. Two kinds of evidence are kept apart:
 * across-run: repeated captures of one variant; the floor is the largest difference between any two of them. With one
   capture per variant this noise is unknown, and the verdict says so: another run may differ by more.
 
-With fewer than :data:`MIN_STEPS` steps no interval over steps is given.
+With fewer than :data:`MIN_STEPS` steps no interval over steps is given. The verdict then says only whether the change
+is beyond the spread of the few steps seen (:data:`SPREADS` times the two ranges), which is a weaker word on purpose.
+What changes in the launches themselves (kernels that come, go, or run another number of times in every step) is no
+matter of noise: :mod:`judge` calls that ``structural``. docs/statistics.md has the reasons.
 """
 
 from __future__ import annotations
@@ -21,13 +25,19 @@ from statistics import NormalDist
 
 import numpy as np
 
-from hta_dsv4.analysis.bootstrap import block_length, resample, t_quantile
+from hta_dsv4.analysis.bootstrap import block_length, mean_variance, resample, t_quantile
 
 MIN_STEPS = 6
 """Fewer steps say next to nothing about how one step depends on the one before, so no interval is drawn from them."""
 LEVEL = 0.95
 
+SPREADS = 2.0
+"""Few steps: a change counts as beyond their spread when it exceeds the ranges of both sides, added, this many times.
+Of unchanged quantities with independent normal steps 3.7 % pass by chance at 2 steps a side, 0.1 % at 3."""
+
 REAL, WITHIN_NOISE, UNKNOWN, UNCHANGED = "real", "within noise", "unknown", "unchanged"
+STRUCTURAL = "structural"
+BEYOND_SPREAD, WITHIN_SPREAD = "beyond spread", "within spread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +75,9 @@ class Change:
         delta_ns: difference of the means, other minus base.
         interval: of the difference, ns, simultaneous for all rows of its table; ``None`` where unknown.
         floor_ns: the A/A noise floor; ``None`` where unknown.
-        within_run: ``real | within noise | unknown | unchanged`` from the steps of the captures.
-        across_run: the same from repeated captures; ``unknown`` with one capture each.
+        within_run: from the steps of the captures: ``real | within noise | unchanged``; with few steps
+            ``beyond spread | within spread``, with a single one ``unknown``; ``structural`` where the launches differ.
+        across_run: ``real | within noise`` from repeated captures; ``unknown`` with one capture each.
         reason: one clause: what the verdict rests on, or why there is none.
     """
 
@@ -79,8 +90,10 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """Across-run evidence where there is any, else the within-run one."""
-        return self.within_run if self.across_run == UNKNOWN else self.across_run
+        """Across-run evidence where there is any, else the within-run one; what is structural stays so."""
+        if self.across_run == UNKNOWN or (self.within_run == STRUCTURAL and self.across_run == REAL):
+            return self.within_run
+        return self.across_run
 
 
 def estimate(values: np.ndarray, *, level: float = LEVEL, seed: int = 0) -> Estimate:
@@ -131,7 +144,7 @@ def halves_floor(values: np.ndarray) -> float | None:
 
 
 def compare_steps(
-    base: Sequence[np.ndarray], other: Sequence[np.ndarray], *, level: float = LEVEL, seed: int = 0
+    base: Sequence[np.ndarray], other: Sequence[np.ndarray], *, level: float = LEVEL
 ) -> list[Change]:
     """Judge the changes of several quantities between two variants.
 
@@ -140,7 +153,6 @@ def compare_steps(
             compared; the others give the across-run noise.
         other: the same of the other variant.
         level: that all intervals together hold with (Bonferroni over the quantities).
-        seed: of the bootstrap.
 
     Returns:
         One change per quantity.
@@ -148,7 +160,7 @@ def compare_steps(
     a, b = np.asarray(base[0], dtype=float), np.asarray(other[0], dtype=float)
     quantities = a.shape[1]
     delta = b.mean(axis=0) - a.mean(axis=0)
-    (errors, dof), why = _standard_errors(a, b, seed), ""
+    (errors, dof), why = standard_errors(a, b), ""
     if errors is None:
         fewest = min(len(a), len(b))
         why = f"too few steps for an interval: {fewest}, at least {MIN_STEPS} are needed"
@@ -182,12 +194,22 @@ def _judge(
     if np.ptp(a) == np.ptp(b) == 0 and a[0] == b[0]:
         return UNCHANGED, "the same value in every step"
     if interval is None or floor is None:
-        return UNKNOWN, why
+        return _few(delta, why, a, b)
     if abs(delta) <= floor:
         return WITHIN_NOISE, f"not beyond the A/A floor of {floor / 1e3:,.3f} us"
     if interval[0] <= 0 <= interval[1]:
         return WITHIN_NOISE, "the interval holds 0"
     return REAL, f"beyond the A/A floor of {floor / 1e3:,.3f} us, and the interval leaves out 0"
+
+
+def _few(delta: float, why: str, a: np.ndarray, b: np.ndarray) -> tuple[str, str]:
+    """What a handful of steps can say: whether the change stands out of their spread."""
+    if min(len(a), len(b)) < 2:
+        return UNKNOWN, why
+    spread = float(np.ptp(a) + np.ptp(b))
+    verdict = BEYOND_SPREAD if abs(delta) > SPREADS * spread else WITHIN_SPREAD
+    word = "more" if verdict == BEYOND_SPREAD else "not more"
+    return verdict, f"{word} than {SPREADS:g}x the spread of the steps seen ({spread / 1e3:,.3f} us); {why}"
 
 
 def _across(base: Sequence[np.ndarray], other: Sequence[np.ndarray], q: int) -> tuple[str, float]:
@@ -202,71 +224,24 @@ def _across(base: Sequence[np.ndarray], other: Sequence[np.ndarray], q: int) -> 
     return (REAL if apart and delta > floor else WITHIN_NOISE), floor
 
 
-def _standard_errors(a: np.ndarray, b: np.ndarray, seed: int) -> tuple[np.ndarray | None, float]:
-    """Bootstrap standard errors of the differences of means, [quantities], and their degrees of freedom.
+def standard_errors(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray | None, float]:
+    """Bootstrap standard errors of the differences of means, and their degrees of freedom.
 
-    ``None`` with too few steps.
+    Args:
+        a: [n, quantities], in time order.
+        b: [m, quantities].
+
+    Returns:
+        float [quantities], or ``None`` with fewer than :data:`MIN_STEPS` values on a side; the degrees of freedom.
     """
     if min(len(a), len(b)) < MIN_STEPS:
         return None, 1.0
     variance, dof = np.zeros(a.shape[1]), math.inf
-    for side, x in enumerate((a, b)):
+    for x in (a, b):
         n = len(x)
-        # One set of resamples for all quantities, with the block length of their sum: what makes steps alike (clocks,
-        # batch, cache) is common to them.
+        # One block length for all quantities, that of their sum: what makes steps alike (clocks, batch, cache) is
+        # common to them.
         block = block_length(x.sum(axis=1))
-        index = resample(n, block, seed + side)
-        weight = np.zeros((len(index), n))
-        np.add.at(weight, (np.arange(len(index))[:, None], index), 1.0 / n)
-        variance += (weight @ x).var(axis=0) * n / (n - block)
+        variance += mean_variance(x, block) * n / (n - block)
         dof = min(dof, n / block)  # the number of blocks is what varies freely
     return np.sqrt(variance), dof
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchEvidence:
-    """What the launches of one kernel say where there are too few steps.
-
-    Attributes:
-        delta_ns: difference of the mean duration of one launch, other minus base.
-        interval: of that difference, or ``None``.
-        distinct: whether the interval leaves out 0.
-        reason: what it does and does not cover.
-    """
-
-    delta_ns: float
-    interval: tuple[float, float] | None
-    distinct: bool
-    reason: str
-
-
-def compare_launches(
-    base: np.ndarray, other: np.ndarray, *, level: float = LEVEL, seed: int = 0
-) -> LaunchEvidence:
-    """Compare the launches of one kernel in two variants, for captures of a few steps.
-
-    Args:
-        base: durations in time order, ns.
-        other: the same of the other variant.
-        level: of the interval.
-        seed: of the bootstrap.
-
-    Returns:
-        The evidence; it covers the variation between launches within these steps and not that between steps or runs.
-    """
-    a, b = np.asarray(base, dtype=float), np.asarray(other, dtype=float)
-    delta = float(b.mean() - a.mean()) if len(a) and len(b) else float("nan")
-    fewest = min(len(a), len(b))
-    if fewest < MIN_STEPS:
-        return LaunchEvidence(delta, None, False, f"too few launches for an interval: {fewest}")
-    errors, dof = _standard_errors(a[:, None], b[:, None], seed)
-    assert errors is not None
-    half = t_quantile(1 - (1 - level) / 2, dof) * float(errors[0])
-    interval = (delta - half, delta + half)
-    distinct = not interval[0] <= 0 <= interval[1]
-    return LaunchEvidence(
-        delta,
-        interval,
-        distinct,
-        "from the variation between launches within few steps; that between steps is unknown",
-    )

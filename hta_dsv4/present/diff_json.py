@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from hta_dsv4.analysis import diff as d
+from hta_dsv4.analysis.idle import Idle
 from hta_dsv4.analysis.profile import StepTimes
 from hta_dsv4.analysis.stats import Change, Estimate
 from hta_dsv4.analysis.why import Explanation, Why
@@ -40,6 +41,7 @@ def _why(why: Why) -> dict[str, Any]:
         "sum_change": _change(why.sum_change),
         "wall_change": _change(why.wall_change),
         "wall_steps": {"base": _estimate(why.base_wall), "other": _estimate(why.other_wall)},
+        "idle": {"base": _idle(why.base_idle), "other": _idle(why.other_idle)},
         "by": list(why.by),
         "rows": _rows(why.rows, why.by, why.row_changes),
         "kernels": [
@@ -100,6 +102,16 @@ def _change(change: Change) -> dict[str, Any]:
         "interval_ns": list(change.interval) if change.interval else None,
         "floor_ns": change.floor_ns,
         "reason": change.reason,
+    }
+
+
+def _idle(idle: Idle) -> dict[str, Any]:
+    return {
+        "idle_ns": idle.idle_ns,
+        "queue_empty_ns": idle.queue_empty_ns,
+        "launches": idle.launches,
+        "host_bound": idle.host_bound if idle.queue_empty_ns is not None else None,
+        "reason": idle.reason or None,
     }
 
 

@@ -32,6 +32,7 @@ class Grid:
         footer: rows below a rule: the totals.
         notes: sentences below.
         left: how many leading columns are left-aligned and may be shortened to fit.
+        lead: sentences between the title and the table.
     """
 
     title: str
@@ -40,6 +41,7 @@ class Grid:
     footer: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
     left: int = 1
+    lead: tuple[str, ...] = ()
 
 
 def us(ns: int | float | None) -> str:

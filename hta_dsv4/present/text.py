@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -14,14 +16,31 @@ from rich.text import Text
 from hta_dsv4.present.grid import Grid
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
+_NAMESPACE = re.compile(r"\b(?:at::native|at|c10|std)::|\(anonymous namespace\)::")
+_EMPTY_LAMBDA = re.compile(r"\{lambda\(\)#\d+\}::operator\(\)\(\) const(?:::)?")
+_LAMBDA = re.compile(r"\{lambda\(([^{}()]*)\)#\d+\}")
+_NARROWEST = 30
+_GAP = 3  # a box of this style puts two spaces and a divider between columns
+PIPED = 200
+"""Columns that output for no terminal is laid out for."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def console(width: int | None = None) -> Console:
-    """A console on stdout: the terminal's width on a terminal, wide enough for any line when piped."""
+    """A console on stdout.
+
+    Args:
+        width: columns to fit names into; by default ``COLUMNS``, else the terminal's, else :data:`PIPED` when piped.
+            Numbers are never cut, so a table of many may be wider.
+    """
     if width is None:
-        width = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 10_000
-    return Console(width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
+        # get_terminal_size reads COLUMNS first and falls back where stdout is no terminal
+        width = shutil.get_terminal_size((PIPED, 24)).columns if _asks_width() else PIPED
+    return Console(width=max(width, 1), highlight=False, soft_wrap=False, emoji=False, markup=False)
+
+
+def _asks_width() -> bool:
+    return sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
 
 
 def printable(text: str) -> str:
@@ -30,11 +49,37 @@ def printable(text: str) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """Text cut in the middle to ``width`` characters: kernel names differ at both ends."""
+    """A name cut to ``width`` characters.
+
+    What kernel names share is left out first (namespaces of PyTorch, return type, parameters, empty lambdas), then the
+    middle: names differ at both ends.
+    """
+    if len(text) > width:
+        text = essence(text)
     if len(text) <= width:
         return text
     head = (width - 1) * 2 // 3
     return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
+
+
+def essence(name: str) -> str:
+    """A kernel's name without what says nothing about which kernel it is.
+
+    Args:
+        name: e.g. ``void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, ...>(int, ...)``.
+
+    Returns:
+        E.g. ``vectorized_elementwise_kernel<4, FillFunctor<float>, ...>``; what is no C++ name stays as it is.
+    """
+    text = _EMPTY_LAMBDA.sub("", name.removeprefix("void "))
+    text = _NAMESPACE.sub("", _LAMBDA.sub(r"\1", text))
+    if text.endswith(")"):
+        depth = 0
+        for at in range(len(text) - 1, 0, -1):
+            depth += (text[at] == ")") - (text[at] == "(")
+            if not depth:
+                return text[:at].rstrip() or text
+    return text
 
 
 def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
@@ -42,39 +87,52 @@ def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
 
     Args:
         grid: what to print.
-        out: where to.
-        full: never shorten names, wrap them instead.
+        out: where to; its width is what names are shortened to fit.
+        full: never shorten names.
     """
-    numbers = [
-        max([len(h), *(len(r[i]) for r in (*grid.rows, *grid.footer))])
-        for i, h in enumerate(grid.headers)
-        if i >= grid.left
-    ]
-    room = max(16, (out.width - sum(numbers) - 2 * len(grid.headers) - 2) // max(grid.left, 1))
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(grid.headers))
-    for i, header in enumerate(grid.headers):
-        left = i < grid.left
-        table.add_column(
-            printable(header),
-            justify="left" if left else "right",
-            no_wrap=not (left and full),
-            overflow="fold",
-        )
-
-    def cell(i: int, text: str) -> Text:
-        text = printable(text)
-        return Text(text if full or i >= grid.left else shorten(text, room))
-
-    for row in grid.rows:
-        table.add_row(*(cell(i, c) for i, c in enumerate(row)))
-    if grid.footer:
-        table.add_section()
-        for row in grid.footer:
-            table.add_row(*(cell(i, c) for i, c in enumerate(row)), style="dim")
-    out.print(Text(printable(grid.title), style="bold"))
-    out.print(table, crop=False)
+    out.print(Text(printable(grid.title), style="bold"), soft_wrap=True)
+    for line in grid.lead:
+        out.print(Text("  " + printable(line)), soft_wrap=True)
+    if grid.rows or grid.footer:
+        _print_table(grid, out, full)
     for note in grid.notes:
         out.print(Text("note: " + printable(note)), soft_wrap=True)
+
+
+def _print_table(grid: Grid, out: Console, full: bool) -> None:
+    every = [tuple(map(printable, r)) for r in (grid.headers, *grid.rows, *grid.footer)]
+    widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
+    between = _GAP * (len(widths) - 1)
+    if not full:
+        widths[: grid.left] = _fit(widths[: grid.left], out.width - sum(widths[grid.left :]) - between)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(grid.headers))
+    for i, header in enumerate(every[0]):
+        table.add_column(
+            header, justify="left" if i < grid.left else "right", no_wrap=True, min_width=widths[i]
+        )
+
+    def cells(row: tuple[str, ...]) -> list[Text]:
+        return [Text(t if full or i >= grid.left else shorten(t, widths[i])) for i, t in enumerate(row)]
+
+    for row in every[1 : 1 + len(grid.rows)]:
+        table.add_row(*cells(row))
+    if grid.footer:
+        table.add_section()
+        for row in every[1 + len(grid.rows) :]:
+            table.add_row(*cells(row), style="dim")
+    # rich would cut columns to the console's width; a console as wide as the table leaves them whole
+    needed = sum(widths) + between
+    wide = Console(file=out.file, width=max(out.width, needed), highlight=False, emoji=False, markup=False)
+    wide.print(table, crop=False)
+
+
+def _fit(widths: list[int], room: int) -> list[int]:
+    """Widths of the name columns, no wider than their content and together within ``room`` where that can be."""
+    out = list(widths)
+    while sum(out) > room and max(out) > _NARROWEST:
+        most = max(out)
+        out[out.index(most)] = max(_NARROWEST, most - max(1, (sum(out) - room) // len(out)))
+    return out
 
 
 def markdown(grid: Grid) -> str:
@@ -87,8 +145,9 @@ def markdown(grid: Grid) -> str:
         return "| " + " | ".join(cell(c) for c in cells) + " |"
 
     rule = "|" + "|".join(" --- " if i < grid.left else " ---: " for i in range(len(grid.headers))) + "|"
-    lines = [f"**{cell(grid.title)}**", "", line(grid.headers), rule]
-    lines += [line(r) for r in (*grid.rows, *grid.footer)]
+    lines = [f"**{cell(grid.title)}**", *(item for text in grid.lead for item in ("", cell(text)))]
+    if grid.rows or grid.footer:
+        lines += ["", line(grid.headers), rule, *(line(r) for r in (*grid.rows, *grid.footer))]
     if grid.notes:
         lines += ["", *(f"- {cell(n)}" for n in grid.notes)]
     return "\n".join(lines) + "\n"
