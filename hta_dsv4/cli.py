@@ -13,6 +13,7 @@ from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.capture_notes import profiler_notes
 from hta_dsv4.cli_capture import capture
+from hta_dsv4.cli_gpu import coverage, fill, idle
 from hta_dsv4.cli_options import (
     Again,
     AsCsv,
@@ -234,6 +235,9 @@ def explain(
     write(chosen, text, lambda: [grid.explain_grid(found)], full)
 
 
+app.command()(fill)
+app.command()(coverage)
+app.command()(idle)
 app.command()(capture)
 
 

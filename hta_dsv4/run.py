@@ -18,12 +18,18 @@ import pandas as pd
 from hta_dsv4.analysis import compare as compare_module
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.counted import Counted, counted, step_times
+from hta_dsv4.analysis.coverage import Coverage
+from hta_dsv4.analysis.coverage import coverage as find_coverage
+from hta_dsv4.analysis.fill import Fill
+from hta_dsv4.analysis.fill import fill as find_fill
 from hta_dsv4.analysis.info import Info, trace_info
+from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
 from hta_dsv4.analysis.profile import profile
 from hta_dsv4.analysis.scaling import Point, Scaling
 from hta_dsv4.analysis.scaling import scaling as fit_scaling
 from hta_dsv4.analysis.shares import Shares, parse_by, rank_shares
 from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
+from hta_dsv4.analysis.window import Window, window
 from hta_dsv4.classify.architecture import Reading, read_activities
 from hta_dsv4.classify.graphs import Fit, from_companion
 from hta_dsv4.classify.inference import infer
@@ -142,6 +148,68 @@ class Run:
         rank = self.shares("bucket").median_rank.rank
         at = next(i for i, t in enumerate(self.classified) if (t[col.RANK] == rank).any())
         return counted(self.classified[at], self.steps[at], rank)
+
+    def fill(self, by: str | Sequence[str] = "kernel") -> Fill:
+        """How full each launch could make the GPU: underfilled launches, CTAs per SM, waves, tail.
+
+        Args:
+            by: ``kernel``, ``role``, ``bucket``, ``origin``, or several of them.
+
+        Raises:
+            HtaDsv4Error: unknown ``by``, or no GPU activity in any trace.
+        """
+        at, part = self._window
+        return find_fill(self.label, part, self.traces[at].meta, by, self._window_notes(by))
+
+    def coverage(self, by: str | Sequence[str] = ("bucket", "origin")) -> Coverage:
+        """How many SMs have work over time, an upper bound, and who owns the empty SM-time.
+
+        Args:
+            by: what a row of the table of owners is.
+
+        Raises:
+            HtaDsv4Error: unknown ``by``, no kernel, or the trace does not say how many SMs the GPU has.
+        """
+        at, part = self._window
+        return find_coverage(self.label, part, self.traces[at].meta, by, self._window_notes(by))
+
+    def idle(
+        self, by: str | Sequence[str] = "bucket", *, unprofiled_step_ns: float | None = None
+    ) -> IdleTime:
+        """Idle time by cause, the cost of launching, short kernels, and what a CUDA graph would save.
+
+        Args:
+            by: what a row of "idle in front of what" is.
+            unprofiled_step_ns: time of a step without the profiler, where known.
+
+        Raises:
+            HtaDsv4Error: unknown ``by``, or no GPU activity in any trace.
+        """
+        at, part = self._window
+        return idle_time(
+            self.label, part, self.traces[at].events, by, unprofiled_step_ns=unprofiled_step_ns,
+            notes=self._window_notes(by),
+        )  # fmt: skip
+
+    @cached_property
+    def _window(self) -> tuple[int, Window]:
+        """Which trace holds the rank that stands for the variant, and what is looked at of it."""
+        rank = self.shares("bucket").median_rank.rank
+        at = next(i for i, t in enumerate(self.classified) if (t[col.RANK] == rank).any())
+        return at, window(self.classified[at], self.steps[at], rank)
+
+    def _window_notes(self, by: str | Sequence[str]) -> tuple[str, ...]:
+        many = len(self.ranks)
+        chosen = (
+            (f"rank {self._window[1].rank}, the median of {many}, stands for the variant",)
+            if many > 1
+            else ()
+        )
+        return (
+            *chosen,
+            *self.shares("bucket").notes,
+            *(self._origin_notes() if "origin" in parse_by(by) else ()),
+        )
 
     def info(self) -> tuple[Info, ...]:
         """What each trace is, has and lacks."""

@@ -152,6 +152,11 @@ def scaling_csv(found: Scaling) -> str:
     return _csv(*scaling_rows(found))
 
 
+def table_csv(columns: list[str], rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as CSV, text quoted, missing cells empty."""
+    return _csv(columns, rows)
+
+
 def _csv(columns: list[str], rows: Sequence[dict[str, Any]]) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
