@@ -3,7 +3,7 @@
 A change is **structural** when it comes from the launches themselves: kernels that run in every step of one variant and
 in none of the other, or a number of launches that is the same in every step of each variant and differs between them.
 That is certain, however few steps there are and however much durations scatter. A row of many kernels is structural
-when such changes make up most of it (by size, not net) and its steps lie apart from those of the other variant. Where
+when such changes make up most of it, by size and net, and its steps lie apart from those of the other variant. Where
 they largely cancel (one kernel replaces another of like cost) the net is again the difference of two noisy durations,
 and has to stand out of the spread of the steps, too.
 
@@ -156,10 +156,12 @@ def step_rows(part: Counted, by: str) -> dict[str, np.ndarray]:
     return {str(name): table[:, i] for i, name in enumerate(present)}
 
 
-def _structural(change: Change, structure: tuple[float, float], a: np.ndarray, b: np.ndarray) -> Change:
+def _structural(
+    change: Change, structure: tuple[float, float, float], a: np.ndarray, b: np.ndarray
+) -> Change:
     """The change as structural, where it is; else as it was, with what speaks for it."""
-    share, one_way = structure
-    if change.within_run == UNCHANGED or share <= MOSTLY:
+    share, one_way, net = structure
+    if change.within_run == UNCHANGED or share <= MOSTLY or abs(net) <= MOSTLY * abs(change.delta_ns):
         return change
     said = f"{100 * share:.0f} % of it are launches that come, go or differ in number, alike in every step"
     apart = bool(a.max() < b.min() or b.max() < a.min())
@@ -167,17 +169,19 @@ def _structural(change: Change, structure: tuple[float, float], a: np.ndarray, b
         apart = apart and abs(change.delta_ns) > SPREADS * float(np.ptp(a) + np.ptp(b))
     if apart:
         return replace(change, within_run=STRUCTURAL, reason=said + "; no matter of noise")
-    return replace(change, reason=f"{change.reason}; {said}, but they cancel to within the steps' spread")
+    return replace(
+        change, reason=f"{change.reason}; {said}, but they cancel to within the spread of the steps"
+    )
 
 
 def _structure(
     parts: Decomposition, by: Sequence[str], rows: pd.DataFrame | None = None
-) -> list[tuple[float, float]]:
+) -> list[tuple[float, float, float]]:
     """How structural each row's change is (that of the step, for no keys), and how far in one direction.
 
     Returns:
-        Per row: the part of the change, by size, that comes from the launches themselves; and of that part, net by
-        size: 1 where all adds or all saves, 0 where it cancels.
+        Per row: the part of the change, by size, that comes from the launches themselves; of that part, net by size: 1
+        where all adds or all saves, 0 where it cancels; and net, ns.
     """
     cells = parts.cells
     counts = [
@@ -205,7 +209,7 @@ def _structure(
         keyed = pd.concat([frame, cells[list(by)]], axis=1).groupby(list(by), sort=False)[list(frame)].sum()
         table = keyed.reindex(rows.set_index(list(by)).index)
     return [
-        (min(c / s, 1.0) if s else 0.0, min(abs(n) / c, 1.0) if c else 0.0)
+        (min(c / s, 1.0) if s else 0.0, min(abs(n) / c, 1.0) if c else 0.0, float(n))
         for n, c, s in zip(table["net"], table["certain"], table["size"], strict=True)
     ]
 

@@ -33,6 +33,7 @@ class Grid:
         notes: sentences below.
         left: how many leading columns are left-aligned and may be shortened to fit.
         lead: sentences between the title and the table.
+        prose: whether the left columns hold sentences, which are never shortened.
     """
 
     title: str
@@ -42,6 +43,7 @@ class Grid:
     notes: tuple[str, ...] = ()
     left: int = 1
     lead: tuple[str, ...] = ()
+    prose: bool = False
 
 
 def us(ns: int | float | None) -> str:
@@ -273,14 +275,14 @@ def info_grids(info: Info) -> tuple[Grid, ...]:
     ]
     has = [("yes" if c.present else "no", c.name, c.detail) for c in info.capabilities]
     return (
-        Grid(title, ("", ""), tuple(facts), left=2),
+        Grid(title, ("", ""), tuple(facts), left=2, prose=True),
         Grid(
             "GPUs",
             ("rank", "device", "name", "SMs", "kernels", "kernel sum us", "busy us"),
             tuple(devices),
             left=3,
         ),
-        Grid("what the trace has", ("", "what", "detail"), tuple(has), notes=info.warnings, left=3),
+        Grid("what the trace has", ("", "what", "detail"), tuple(has), notes=info.warnings, left=3, prose=True),
     )
 
 

@@ -19,7 +19,8 @@ _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _NAMESPACE = re.compile(r"\b(?:at::native|at|c10|std)::|\(anonymous namespace\)::")
 _EMPTY_LAMBDA = re.compile(r"\{lambda\(\)#\d+\}::operator\(\)\(\) const(?:::)?")
 _LAMBDA = re.compile(r"\{lambda\(([^{}()]*)\)#\d+\}")
-_NARROWEST = 30
+_CPP = re.compile(r"(?:void )?(?:\(anonymous namespace\)::|[\w:~])+[<(]")
+_NARROWEST, _LONG = 30, 80
 _GAP = 3  # a box of this style puts two spaces and a divider between columns
 PIPED = 200
 """Columns that output for no terminal is laid out for."""
@@ -54,7 +55,7 @@ def shorten(text: str, width: int) -> str:
     What kernel names share is left out first (namespaces of PyTorch, return type, parameters, empty lambdas), then the
     middle: names differ at both ends.
     """
-    if len(text) > width:
+    if len(text) > min(width, _LONG):
         text = essence(text)
     if len(text) <= width:
         return text
@@ -71,6 +72,8 @@ def essence(name: str) -> str:
     Returns:
         E.g. ``vectorized_elementwise_kernel<4, FillFunctor<float>, ...>``; what is no C++ name stays as it is.
     """
+    if not _CPP.match(name):
+        return name
     text = _EMPTY_LAMBDA.sub("", name.removeprefix("void "))
     text = _NAMESPACE.sub("", _LAMBDA.sub(r"\1", text))
     if text.endswith(")"):
@@ -103,23 +106,22 @@ def _print_table(grid: Grid, out: Console, full: bool) -> None:
     every = [tuple(map(printable, r)) for r in (grid.headers, *grid.rows, *grid.footer)]
     widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
     between = _GAP * (len(widths) - 1)
-    if not full:
-        widths[: grid.left] = _fit(widths[: grid.left], out.width - sum(widths[grid.left :]) - between)
+    if not (full or grid.prose):
+        room = _fit(widths[: grid.left], out.width - sum(widths[grid.left :]) - between)
+        every = [(*map(shorten, r[: grid.left], room), *r[grid.left :]) for r in every]
+        widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(grid.headers))
     for i, header in enumerate(every[0]):
         table.add_column(
             header, justify="left" if i < grid.left else "right", no_wrap=True, min_width=widths[i]
         )
 
-    def cells(row: tuple[str, ...]) -> list[Text]:
-        return [Text(t if full or i >= grid.left else shorten(t, widths[i])) for i, t in enumerate(row)]
-
     for row in every[1 : 1 + len(grid.rows)]:
-        table.add_row(*cells(row))
+        table.add_row(*map(Text, row))
     if grid.footer:
         table.add_section()
         for row in every[1 + len(grid.rows) :]:
-            table.add_row(*cells(row), style="dim")
+            table.add_row(*map(Text, row), style="dim")
     # rich would cut columns to the console's width; a console as wide as the table leaves them whole
     needed = sum(widths) + between
     wide = Console(file=out.file, width=max(out.width, needed), highlight=False, emoji=False, markup=False)
