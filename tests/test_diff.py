@@ -180,6 +180,20 @@ def test_origin_divides_cells_only_where_both_variants_know_it():
     assert rows == {"indexer": -3_000, "attention": 3_000, "moe": 0}
 
 
+def test_launches_counted_to_another_origin_neither_appear_nor_go():
+    """8 launches asked for by a instead of b, none more or fewer -> count effects cancel, nothing appeared or gone."""
+    one = variant("a", [[("k", 5_000), ("k", 9_000)] * 4] * 2, origins=["moe", "indexer"] * 4)
+    two = variant("b", [[("k", 7_001), ("k", 8_000)] * 4] * 3, origins=["moe", "attention"] * 4)
+    found = decompose(one, two)
+    assert found.effects == {"count_ns": 0, "duration_ns": 4_004, "appeared_ns": 0, "disappeared_ns": 0}
+    rows = found.table("origin").set_index("origin")
+    assert (rows["delta_ns"].to_dict()) == {"indexer": -36_000, "attention": 32_000, "moe": 8_004}
+    assert rows["count_ns"].to_dict()["moe"] == 0
+    assert rows["count_ns"].sum() == 0
+    gone = variant("c", [[("k", 7_001), ("other", 8_000)] * 4] * 3, origins=["moe", "attention"] * 4)
+    assert decompose(one, gone).effects["disappeared_ns"] == -36_000
+
+
 def test_merged_names_keep_their_launches():
     """Two autotuned spellings become one -> matched 2:1 by suffix, no appeared or disappeared time."""
     a = variant("a", [[("_tune_me_kernel_1", 5_000), ("_tune_me_kernel_2", 7_000)]])
