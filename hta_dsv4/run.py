@@ -16,18 +16,25 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from hta_dsv4.analysis import compare as compare_module
+from hta_dsv4.analysis.change import Change
 from hta_dsv4.analysis.compare import Comparison
+from hta_dsv4.analysis.costs.workload import Workload, manifest_entry, workload
 from hta_dsv4.analysis.counted import Counted, counted, step_times
 from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.coverage import coverage as find_coverage
+from hta_dsv4.analysis.devices import Ceilings, ceilings
 from hta_dsv4.analysis.fill import Fill
 from hta_dsv4.analysis.fill import fill as find_fill
+from hta_dsv4.analysis.floors import launch_floors
 from hta_dsv4.analysis.info import Info, trace_info
 from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
 from hta_dsv4.analysis.profile import profile
+from hta_dsv4.analysis.roofline import Roofline
+from hta_dsv4.analysis.roofline import roofline as roofline_of
 from hta_dsv4.analysis.scaling import Point, Scaling
 from hta_dsv4.analysis.scaling import scaling as fit_scaling
 from hta_dsv4.analysis.shares import Shares, parse_by, rank_shares
+from hta_dsv4.analysis.whatif import WhatIf, what_if
 from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.analysis.window import Window, window
 from hta_dsv4.classify.architecture import Reading, read_activities
@@ -210,6 +217,91 @@ class Run:
             *self.shares("bucket").notes,
             *(self._origin_notes() if "origin" in parse_by(by) else ()),
         )
+
+    @property
+    def _counted_at(self) -> int:
+        """Which trace the counted steps are of."""
+        return next(i for i, t in enumerate(self.classified) if (t[col.RANK] == self.counted.rank).any())
+
+    def workload(
+        self, *, batch: int | None = None, context: float | None = None, max_context: int | None = None
+    ) -> Workload:
+        """What was decoded: as said here, else by the manifest beside the trace, else as the trace shows it.
+
+        Args:
+            batch: requests decoded together.
+            context: tokens each request has seen, on average.
+            max_context: the static maximum that padded widths follow.
+
+        Raises:
+            HtaDsv4Error: a size that is not positive, or a broken manifest.
+        """
+        at = self._counted_at
+        return workload(
+            self.traces[at].path, self.counted.activities, self.architecture[at],
+            batch=batch, context=context, max_context=max_context,
+        )  # fmt: skip
+
+    def ceilings(self, device: str | None = None) -> tuple[Ceilings | None, str | None]:
+        """What the GPU can do at best, and its name: as said here, else as the trace names it.
+
+        Args:
+            device: a GPU's name, or enough of it.
+
+        Raises:
+            HtaDsv4Error: a ``device`` that the table does not know.
+        """
+        if device is None:
+            names = [d.name for d in self.traces[self._counted_at].meta.devices if d.name]
+            return ceilings(names[0] if names else None), names[0] if names else None
+        found = ceilings(device)
+        if found is None:
+            raise HtaDsv4Error(f"--device {device}: not in the device table; hta-dsv4 roofline --devices lists it")
+        return found, device
+
+    def roofline(
+        self, by: str | Sequence[str] = "bucket", *, device: str | None = None, workload: Workload | None = None
+    ) -> Roofline:
+        """How far each kernel is from what the hardware permits: floor, headroom, achieved bandwidth and rate.
+
+        Args:
+            by: ``bucket``, ``role``, ``origin``, ``kernel``, or several of them.
+            device: the GPU, where the trace does not name it or another's ceilings are wanted.
+            workload: what was decoded; :meth:`workload` by default.
+
+        Raises:
+            HtaDsv4Error: unknown ``by`` or ``device``, or no GPU activity.
+        """
+        keys = parse_by(by)
+        found, name = self.ceilings(device)
+        return roofline_of(self.label, self.counted, workload or self.workload(), found, name, keys)
+
+    def whatif(
+        self,
+        changes: Sequence[Change],
+        *,
+        graph: bool = False,
+        device: str | None = None,
+        workload: Workload | None = None,
+    ) -> WhatIf:
+        """What a step would take under changes; see :mod:`hta_dsv4.analysis.change` for how to write them.
+
+        Args:
+            changes: applied in this order.
+            graph: launch each step as one CUDA graph.
+            device: as for :meth:`roofline`; floors need ceilings.
+            workload: as for :meth:`roofline`.
+
+        Raises:
+            HtaDsv4Error: no steps, a change that names no launch, or a floor that is not known.
+        """
+        w = workload or self.workload()
+        entry = manifest_entry(self.traces[self._counted_at].path) or {}
+        unprofiled = entry.get("timing", {}).get("unprofiled_step_ms")
+        return what_if(
+            self.label, self.counted, changes, floors=launch_floors(self.counted, w, self.ceilings(device)[0]),
+            batch=w.batch, graph=graph, unprofiled_ns=None if unprofiled is None else float(unprofiled) * 1e6,
+        )  # fmt: skip
 
     def info(self) -> tuple[Info, ...]:
         """What each trace is, has and lacks."""

@@ -1,0 +1,177 @@
+"""The workload a trace was recorded under: model, concurrency, context, static maximum.
+
+It comes from the capture's manifest where one lies beside the trace, from the caller, or from the trace; what none of
+them says stays ``None``, and the costs that need it are unknown.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from hta_dsv4.analysis.costs.geometry import C4, MODELS, SWA, WINDOW, Geometry
+from hta_dsv4.analysis.costs.shapes import shapes_of
+from hta_dsv4.classify.architecture import Reading
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.trace import activities as col
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What was decoded.
+
+    Attributes:
+        geometry: the model; ``None`` where unknown.
+        batch: requests decoded together, one token each.
+        context: tokens each request has seen, on average.
+        max_context: the static maximum that padded widths follow.
+        sources: what was taken from where, one sentence each.
+    """
+
+    geometry: Geometry | None = None
+    batch: int | None = None
+    context: float | None = None
+    max_context: int | None = None
+    sources: tuple[str, ...] = field(default=())
+
+    @property
+    def index_width(self) -> int | None:
+        """Static width of the c4 index: ``max_context / 4`` in whole pages of 64."""
+        return None if self.max_context is None else -(-max(self.max_context // 4, 1) // 64) * 64
+
+    @property
+    def c128_width(self) -> int | None:
+        """Static width of the c128 list: ``max_context / 128`` in multiples of 64."""
+        return None if self.max_context is None else -(-max(self.max_context // 128, 1) // 64) * 64
+
+    def tokens(self, kind: str) -> float | None:
+        """Entries beyond the sliding window that a query of such a layer attends to, on average."""
+        if kind == SWA:
+            return 0.0
+        if self.context is None or self.geometry is None:
+            return None
+        return (
+            min(self.context // 4, self.geometry.index_topk) if kind == C4 else max(self.context // 128, 1.0)
+        )
+
+    @property
+    def window(self) -> float:
+        """Entries of the sliding window, on average."""
+        return WINDOW if self.context is None else min(self.context, WINDOW)
+
+    @property
+    def index_length(self) -> float | None:
+        """Entries of the c4 index that are real, on average."""
+        return None if self.context is None else self.context // 4
+
+
+def workload(
+    path: Path | None,
+    activities: pd.DataFrame,
+    reading: Reading | None,
+    *,
+    batch: int | None = None,
+    context: float | None = None,
+    max_context: int | None = None,
+) -> Workload:
+    """The workload of a trace: what the caller says, else its manifest, else what the trace shows.
+
+    Args:
+        path: the trace's file, beside which a manifest may lie; ``None`` for none.
+        activities: its activity table, for op shapes.
+        reading: what its launch counts say about the model.
+        batch: requests decoded together, said by the caller; such words go before anything else.
+        context: tokens each request has seen, on average, likewise.
+        max_context: the static maximum, likewise.
+
+    Raises:
+        HtaDsv4Error: a size that is not positive, or a manifest that is not TOML.
+    """
+    for name, value in (("--concurrency", batch), ("--context", context), ("--max-context", max_context)):
+        if value is not None and value < 1:
+            raise HtaDsv4Error(f"{name} {value}: need at least 1")
+    found = _from_manifest(path) if path is not None else Workload()
+    if found.geometry is None and reading is not None and reading.likely:
+        known = next((g for g in MODELS.values() if g.name == reading.model.name), None)
+        if known is not None:
+            found = _with(found, f"model {known.name}: its launch counts fit", geometry=known)
+    if found.batch is None and found.geometry is not None and batch is None:
+        seen = _batch_of(activities, found.geometry)
+        if seen is not None:
+            found = _with(found, f"concurrency {seen}: rows of the activations, from op shapes", batch=seen)
+    for key, value in (("batch", batch), ("context", context), ("max_context", max_context)):
+        if value is not None:
+            found = _with(found, f"{key} {value:g}: as given", **{key: value})
+    return found
+
+
+def _with(found: Workload, said: str, **changes: Any) -> Workload:
+    return replace(found, sources=(*found.sources, said), **changes)
+
+
+def _from_manifest(path: Path) -> Workload:
+    entry, place = _entry(path)
+    if entry is None:
+        return Workload()
+    context = entry.get("context")
+    if context is not None:
+        # The bundled step spreads its requests evenly over the last eighth below the context.
+        context = context - context / 16
+    return Workload(
+        geometry=MODELS.get(str(entry.get("config"))),
+        batch=entry.get("concurrency"),
+        context=context,
+        max_context=entry.get("max_context"),
+        sources=(
+            f"{place}: {entry.get('config')}, concurrency {entry.get('concurrency')}, context up to "
+            f"{entry.get('context')} (requests spread over its last eighth), static maximum {entry.get('max_context')}",
+        ),
+    )
+
+
+def manifest_entry(path: Path) -> dict[str, Any] | None:
+    """What the manifest beside a trace says of it, as written; ``None`` where there is none.
+
+    Raises:
+        HtaDsv4Error: the manifest is not TOML.
+    """
+    return _entry(path)[0]
+
+
+def _entry(path: Path) -> tuple[dict[str, Any] | None, str]:
+    own = path.with_name(re.sub(r"(\.pt)?(\.trace)?\.json(\.gz|\.zst)?$", "", path.name) + ".manifest.toml")
+    for place in (own, path.with_name("manifest.toml")):
+        if not place.is_file():
+            continue
+        try:
+            data = tomllib.loads(place.read_text(encoding="utf-8"))
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise HtaDsv4Error(f"{place}: not TOML: {error}; correct it or take it away") from error
+        entries = data.get("trace")
+        for entry in [data] if isinstance(entries, str) else entries or []:
+            if place == own or entry.get("trace") == path.name:
+                return entry, place.name
+    return None, ""
+
+
+def _batch_of(activities: pd.DataFrame, geometry: Geometry) -> int | None:
+    """Rows of the most frequent two-dimensional operand as wide as the residual stream."""
+    if col.OP_SHAPES not in activities:
+        return None
+    counts = activities[col.OP_SHAPES].value_counts()
+    seen: dict[int, int] = {}
+    for text, n in counts.items():
+        first = next(iter(shapes_of(str(text))), None)
+        if n and first is not None and len(first) == 2 and first[1] == geometry.hidden:
+            seen[first[0]] = seen.get(first[0], 0) + int(n)
+    return max(seen, key=lambda b: (seen[b], -b)) if seen else None
