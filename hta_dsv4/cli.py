@@ -34,6 +34,7 @@ from hta_dsv4.cli_options import (
     rule_set,
     write,
 )  # fmt: skip
+from hta_dsv4.cli_report import annotate, report
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
@@ -238,6 +239,8 @@ def explain(
 app.command()(fill)
 app.command()(coverage)
 app.command()(idle)
+app.command()(report)
+app.command()(annotate)
 app.command()(capture)
 
 

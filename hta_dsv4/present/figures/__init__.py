@@ -7,9 +7,13 @@
 from __future__ import annotations
 
 from hta_dsv4.present.figures.change import waterfall
+from hta_dsv4.present.figures.coverage import coverage
 from hta_dsv4.present.figures.cross import heatmap
+from hta_dsv4.present.figures.kernel_speed import kernel_speed
 from hta_dsv4.present.figures.scaling import scaling
 from hta_dsv4.present.figures.shares import share_bars, time_bars
 from hta_dsv4.present.figures.timeline import timeline
 
-__all__ = ["heatmap", "scaling", "share_bars", "time_bars", "timeline", "waterfall"]
+__all__ = [
+    "coverage", "heatmap", "kernel_speed", "scaling", "share_bars", "time_bars", "timeline", "waterfall",
+]  # fmt: skip

@@ -2,74 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import plotly.graph_objects as go
 
-from hta_dsv4.analysis import diff as d
-from hta_dsv4.analysis.diff import Decomposition
 from hta_dsv4.analysis.why import Why
 from hta_dsv4.present import colours
+from hta_dsv4.present.falls import falls
 from hta_dsv4.present.figures import theme as th
 from hta_dsv4.present.grid import us
 
-WORDS = {
-    d.DISAPPEARED_NS: "gone", d.APPEARED_NS: "appeared", d.COUNT_NS: "launch count", d.DURATION_NS: "duration",
-}  # fmt: skip
-"""Effect -> what it is called, in drawing order: what left, what came, how often the rest runs, how long it takes."""
-SHOWN = 0.01
-"""Smallest part of the larger sum that has a bar of its own; the rest is one bar, so that the ends still meet."""
-MOST = 14
-
-
-@dataclass(frozen=True, slots=True)
-class Fall:
-    """One bar of the waterfall.
-
-    Attributes:
-        effect: one of :data:`WORDS`' keys; ``""`` for the bar of everything small.
-        bucket: whose time; ``""`` for the bar of everything small.
-        ns: the change per step.
-        parts: how many effects and buckets the bar stands for.
-    """
-
-    effect: str
-    bucket: str
-    ns: int
-    parts: int = 1
-
-    @property
-    def label(self) -> str:
-        """``gone: attention``; ``12 smaller`` for the rest."""
-        return f"{WORDS[self.effect]}: {self.bucket}" if self.effect else f"{self.parts} smaller"
-
-
-def falls(parts: Decomposition, shown: float = SHOWN, most: int = MOST) -> list[Fall]:
-    """The bars between the two sums.
-
-    Args:
-        parts: the decomposition of a change.
-        shown: smallest part of the larger sum that has a bar of its own.
-        most: bars of their own at most.
-
-    Returns:
-        Effects by bucket in drawing order, largest first within an effect, the rest as one at the end. They add up to
-        the change of the sum exactly.
-    """
-    table = parts.table("bucket")
-    found = [
-        Fall(effect, str(row["bucket"]), int(row[effect]))
-        for effect in WORDS
-        for _, row in table.iterrows()
-        if int(row[effect])
-    ]
-    scale = max(parts.base.per_step.sum_ns, parts.other.per_step.sum_ns)
-    largest = sorted(found, key=lambda f: -abs(f.ns))[:most]
-    keep = [f for f in largest if abs(f.ns) >= shown * scale]
-    rest = [f for f in found if f not in keep]
-    order = list(WORDS)
-    keep.sort(key=lambda f: (order.index(f.effect), -abs(f.ns)))
-    return [*keep, *([Fall("", "", sum(f.ns for f in rest), len(rest))] if rest else [])]
+_CUT = 0.2
+"""A change that stays within this part of the sums would be invisible on an axis from 0."""
 
 
 def waterfall(why: Why, theme: str = "light") -> go.Figure:
@@ -81,7 +23,8 @@ def waterfall(why: Why, theme: str = "light") -> go.Figure:
 
     Returns:
         Horizontal bars from the sum before to the sum after. Colours are the buckets'; an arrow and the sign say more
-        or less. Bars below 1 % of the larger sum are drawn as one.
+        or less. Effects too small to matter are drawn as one bar. Where the change is small against the sums, the axis
+        does not begin at 0 and says so.
     """
     parts = why.decomposition
     base, other = parts.base, parts.other
@@ -120,6 +63,12 @@ def waterfall(why: Why, theme: str = "light") -> go.Figure:
         textposition="outside", cliponaxis=False, textfont={"size": 11}, marker={"color": fills, "line": {"width": 0}},
         customdata=hovers, hovertemplate="%{customdata}<extra></extra>",
     )  # fmt: skip
-    reach = max(s + n for s, n in zip(starts, lengths, strict=True)) / 1e6
-    out.update_xaxes(range=[0, reach * 1.14 or 1])
+    ends = [(s, s + n) for s, n in zip(starts, lengths, strict=True)]
+    reach = max(e for _, e in ends)
+    low = min(min(e) for e in ends[1:-1]) if steps else 0
+    span = reach - low
+    begin = max(low - span, 0) if span < _CUT * reach else 0
+    if begin:
+        out.update_xaxes(title={"text": f"summed GPU time, ms per step; the axis begins at {th.ms(begin)}"})
+    out.update_xaxes(range=[begin / 1e6, (reach + 0.14 * (reach - begin)) / 1e6 or 1])
     return out

@@ -67,7 +67,8 @@ def _bars(variants: Sequence[Shares], theme: str, shares: bool) -> go.Figure:
     title = "Share of summed GPU time" if shares else f"Summed GPU time, {unit}"
     out = th.figure(
         title, th.rows_height(len(variants)), theme,
-        barmode="stack", bargap=0.28, uniformtext={"mode": "hide", "minsize": 9}, xaxis={"title": {"text": "% of the sum" if shares else unit}},
+        barmode="stack", bargap=0.28, uniformtext={"mode": "hide", "minsize": 9},
+        xaxis={"title": {"text": "% of the sum" if shares else unit}},
         yaxis={"autorange": "reversed", "type": "category"},
     )  # fmt: skip
     labels = [th.name(v.label, 28) for v in variants]

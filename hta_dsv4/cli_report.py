@@ -1,0 +1,176 @@
+"""``hta-dsv4 report`` and ``hta-dsv4 annotate``: results to send to others and to open elsewhere."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hta_dsv4 import run as run_module
+from hta_dsv4.capture.manifest import manifest_for
+from hta_dsv4.capture_notes import profiler_notes
+from hta_dsv4.cli_options import Companions, Frames, Inputs, RulesFile, Salvage, load_runs, rule_set
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.present.captures import Capture, capture_files
+from hta_dsv4.run import Run
+from hta_dsv4.sweep_points import sweep_point
+
+
+class ReportForm(str, Enum):
+    """What a report is written as."""
+
+    HTML, MD = "html", "md"
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        help="File to write; the ending .html or .md says the form. Standard output for Markdown.",
+    ),
+]
+
+
+def report(
+    traces: Inputs,
+    out: Out = None,
+    form: Annotated[
+        ReportForm | None,
+        typer.Option("--format", help="html: one file, works offline; md: a comment to paste."),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            metavar="[X=]TRACE",
+            help="A capture at one value of --param, to show what grows; repeatable.",
+        ),
+    ] = None,
+    param: Annotated[
+        str | None, typer.Option("--param", help="The parameter of --sweep, e.g. max_context.")
+    ] = None,
+    rules: RulesFile = None,
+    salvage: Salvage = False,
+    companion: Companions = None,
+    frames: Frames = False,
+) -> None:
+    """Write a report on one variant or several: figures and tables in one HTML file, or a pull-request comment.
+
+    Variants are given in the order in which the changes were made; each is explained against the one before it.
+
+    Example: hta-dsv4 report original mma split_k -o report.html
+    """
+    chosen = form or (ReportForm.MD if out is None or out.suffix.lower() == ".md" else ReportForm.HTML)
+    if out is None and chosen is ReportForm.HTML:
+        raise HtaDsv4Error(
+            "report --format html: an HTML report is a file of some MB; name it with -o report.html"
+        )
+    if sweep and len(sweep) < 2:
+        raise HtaDsv4Error("--sweep: give it at least twice, once per value of the parameter")
+    runs = load_runs(traces, rules, salvage, companion, frames)
+    if out is not None:
+        not_an_input(out, runs)
+    from hta_dsv4.present.report import build  # Plotly takes a second to import
+
+    found = None
+    if sweep:
+        points = [sweep_point(text, param) for text in sweep]
+        loaded = [(p.x, run_module.load(p.path, label=p.label, rules=rule_set(rules))) for p in points]
+        found = run_module.scaling(loaded, param or "x")
+    files = [c for r in runs for c in _files(r)]
+    notes = profiler_notes(runs, [r.shares("bucket") for r in runs])
+    made = build(runs, files, found, notes=notes)
+    if chosen is ReportForm.MD:
+        from hta_dsv4.present.report_md import report_md
+
+        text = report_md(made)
+    else:
+        from hta_dsv4.present.report_html import report_html
+
+        text = report_html(made)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    write_whole(out, text.encode("utf-8", errors="backslashreplace"))
+    print(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
+
+
+def annotate(
+    trace: Annotated[
+        str,
+        typer.Argument(metavar="[LABEL=]TRACE", help="A trace file, a folder of ranks, or a shipped trace."),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Perfetto trace to write, e.g. out.pftrace; .gz compresses it."),
+    ],
+    rules: RulesFile = None,
+    salvage: Salvage = False,
+    companion: Companions = None,
+    frames: Frames = False,
+) -> None:
+    """Write a trace for ui.perfetto.dev: a track per bucket, steps, origins, counters; overlapping kernels survive.
+
+    Example: hta-dsv4 annotate decode.pt.trace.json.gz -o decode.pftrace
+    """
+    from hta_dsv4.present.perfetto import gpus
+    from hta_dsv4.present.perfetto_file import perfetto_bytes
+
+    (run,) = load_runs([trace], rules, salvage, companion, frames)
+    not_an_input(out, [run])
+    found = gpus(run)
+    write_whole(out, perfetto_bytes(found, compress=out.suffix == ".gz"))
+    for note in dict.fromkeys(note for g in found for note in g.notes):
+        print(f"note: {note}", file=sys.stderr)
+    print(
+        f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB; open it at https://ui.perfetto.dev", file=sys.stderr
+    )
+
+
+def _files(run: Run) -> list[Capture]:
+    found = {t.path: manifest_for(t.path) for t in run.traces if t.path.is_file()}
+    return capture_files(run, {path: m.as_dict() for path, m in found.items() if m is not None})
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file at once: a reader sees the old content or the new, never a part, also when writing fails.
+
+    Args:
+        path: where to.
+        content: what.
+
+    Raises:
+        HtaDsv4Error: the folder is missing or may not be written, or the path is a folder.
+    """
+    if path.is_dir():
+        raise HtaDsv4Error(f"{path}: this is a folder; name a file in it with -o")
+    path = Path(os.path.realpath(path))  # through a link, which stays
+    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device is written to, never replaced
+            path.write_bytes(content)
+            return
+        try:
+            beside.write_bytes(content)
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
+    except OSError as error:
+        raise HtaDsv4Error(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def not_an_input(out: Path, runs: list[Run]) -> None:
+    """Refuse to write over what was read.
+
+    Raises:
+        HtaDsv4Error: the output is one of the traces.
+    """
+    for trace in (t for r in runs for t in r.traces):
+        if out.exists() and trace.path.exists() and out.samefile(trace.path):
+            raise HtaDsv4Error(f"{out}: this is a trace being read; name another file with -o")
