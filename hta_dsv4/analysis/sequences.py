@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,14 +75,20 @@ def step_sequence(part: Counted) -> StepSequence:
     scopes = acts[col.SCOPE].iloc[rows] if col.SCOPE in acts else pd.Series([None] * len(rows))
     layer_of = {s: _layer(str(s)) for s in scopes.unique() if isinstance(s, str)}
     return StepSequence(
-        names=tuple(acts[col.NAME].iloc[rows].astype(str)),
+        names=_texts(acts[col.NAME], rows),
         grids=tuple((int(x), int(y), int(z)) for x, y, z in grid[rows]),
-        roles=tuple(acts[col.ROLE].iloc[rows].astype(str)),
+        roles=_texts(acts[col.ROLE], rows),
         layers=tuple(layer_of.get(s) for s in scopes),
         dur_ns=np.array(mean, dtype=np.int64),
         alike=len(alike),
         steps=part.steps,
     )
+
+
+def _texts(column: pd.Series[Any], rows: np.ndarray) -> tuple[str, ...]:
+    """A category column at some rows; "nan" where it is missing."""
+    labels = [*(str(x) for x in column.cat.categories), "nan"]
+    return tuple(labels[c] for c in column.cat.codes.to_numpy()[rows].tolist())
 
 
 def _layer(scope: str) -> str | None:
