@@ -55,8 +55,8 @@ def show(*results: Any, top: int = TOP, full: bool = False) -> Shown:
     """Results as tables.
 
     Args:
-        results: what ``run.shares()``, ``fill()``, ``coverage()``, ``idle()``, ``info()``, and ``compare()``, ``why()``,
-            ``scaling()`` gave, or a data frame; several coverages or idle times stand side by side.
+        results: what ``run.shares()``, ``fill()``, ``coverage()``, ``idle()``, ``info()``, and ``compare()``,
+            ``why()``, ``scaling()`` gave, or a data frame; several coverages or idle times stand side by side.
         top: rows of each table; 0 for all.
         full: never shorten names.
 

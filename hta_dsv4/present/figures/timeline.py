@@ -1,101 +1,14 @@
-"""One decode step on the GPU's clock, coloured by bucket: what runs when, what waits, what runs beside it.
-
-A step may hold 15,000 kernels and a screen has some 1,400 columns. Neighbours of one row and one bucket are drawn as
-one bar when less than a pixel lies between them; the hover of such a bar says how many kernels it stands for and their
-exact summed duration. A window draws a part of the step with its own pixels, kernel by kernel where there is room.
-"""
+"""One decode step on the GPU's clock, coloured by bucket: what runs when, what waits, what runs beside it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-import numpy as np
-import pandas as pd
 import plotly.graph_objects as go
 
 from hta_dsv4.analysis.counted import Counted
-from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import colours
 from hta_dsv4.present.figures import theme as th
+from hta_dsv4.present.figures.bars import Bar, step_bars
 from hta_dsv4.present.grid import us
-from hta_dsv4.trace import activities as col
-
-ROWS = {"bucket": col.BUCKET, "origin": col.ORIGIN, "stream": col.STREAM, "role": col.ROLE}
-PIXELS = 1400
-"""Columns a figure is drawn for."""
-
-
-@dataclass(frozen=True)
-class Bars:
-    """What is drawn.
-
-    Attributes:
-        table: one bar per row: ``row, bucket, start_ns, end_ns`` (since the start of the step), ``kernels``, ``sum_ns``
-            (their summed durations) and ``name`` (that of the longest).
-        pixel_ns: gaps below this were drawn over.
-        length_ns: of the step, or of the window.
-    """
-
-    table: pd.DataFrame
-    pixel_ns: float
-    length_ns: int
-
-
-def bars(
-    part: Counted, step: int = 0, rows: str = "origin", window: tuple[float, float] | None = None,
-    pixels: int = PIXELS,
-) -> Bars:  # fmt: skip
-    """Merge the activities of one step into bars.
-
-    Args:
-        part: the counted steps (``run.counted``).
-        step: which of them, from 0.
-        rows: what a row of the figure is: bucket, origin, role or stream.
-        window: ``(begin, end)`` in ms since the start of the step; what lies in it only in part is drawn whole.
-        pixels: how many columns there are.
-
-    Returns:
-        The bars. Every activity of the window is in exactly one, so their kernels and sums add up to it.
-
-    Raises:
-        HtaDsv4Error: no such step, an unknown ``rows``, or an empty window.
-    """
-    if not 0 <= step < part.steps:
-        have = f"{part.steps} counted steps, 0 to {part.steps - 1}" if part.steps else "no steps"
-        raise HtaDsv4Error(f"step {step}: the trace has {have}")
-    if rows not in ROWS or ROWS[rows] not in part.activities:
-        raise HtaDsv4Error(f"rows={rows!r}: choose from {', '.join(ROWS)}")
-    acts = part.activities[part.step == step]
-    start = acts[col.START_NS].to_numpy() - int(acts[col.START_NS].min() if len(acts) else 0)
-    end = start + acts[col.DUR_NS].to_numpy().clip(min=0)
-    low, high = (0, int(end.max())) if window is None else (window[0] * 1e6, window[1] * 1e6)
-    inside = (end >= low) & (start <= high)
-    if not inside.any() or high <= low:
-        raise HtaDsv4Error(
-            f"nothing to draw: no activity in {low / 1e6:g} to {high / 1e6:g} ms of step {step}"
-        )
-    pixel = (high - low) / pixels
-    row = acts[ROWS[rows]].astype(str).to_numpy(dtype=object)
-    frame = pd.DataFrame(
-        {
-            "row": [f"stream {r}" for r in row] if rows == "stream" else row,
-            "bucket": acts[col.BUCKET].astype(str).to_numpy(dtype=object), "start_ns": start, "end_ns": end,
-            "dur_ns": acts[col.DUR_NS].to_numpy(), "name": acts[col.NAME].astype(str).to_numpy(dtype=object),
-        }
-    )[inside].sort_values(["row", "bucket", "start_ns"], kind="stable")  # fmt: skip
-    same = ((frame["row"] == frame["row"].shift()) & (frame["bucket"] == frame["bucket"].shift())).to_numpy()
-    reach = frame.groupby(["row", "bucket"], sort=False)["end_ns"].cummax().shift().to_numpy()
-    with np.errstate(invalid="ignore"):
-        joined = same & (frame["start_ns"].to_numpy() - reach < pixel)
-    group = (~joined).cumsum()
-    frame["rank"] = frame.groupby(group)["dur_ns"].rank(method="first", ascending=False)
-    longest = frame[frame["rank"] == 1]["name"].to_numpy()
-    made = frame.groupby(group).agg(
-        row=("row", "first"), bucket=("bucket", "first"), start_ns=("start_ns", "min"), end_ns=("end_ns", "max"),
-        kernels=("dur_ns", "size"), sum_ns=("dur_ns", "sum"),
-    )  # fmt: skip
-    made["name"] = longest
-    return Bars(made.reset_index(drop=True), pixel, int(high - low))
 
 
 def timeline(
@@ -113,48 +26,46 @@ def timeline(
         theme: ``light`` or ``dark``.
 
     Returns:
-        A figure of at most some thousand bars, under 3 MB also for steps of 15,000 kernels.
+        A figure of at most 1,400 bars a row, under 3 MB also for steps of 15,000 kernels. The hover of a bar that
+        stands for several activities says so, with their exact summed duration by bucket.
 
     Raises:
         HtaDsv4Error: no such step, an unknown ``rows``, or an empty window.
     """
-    made = bars(part, step, rows, window)
-    table = made.table
-    order = table.groupby("row")["sum_ns"].sum().sort_values(ascending=False, kind="stable").index.tolist()
-    order.sort(key=lambda r: r == "unknown")
+    made = step_bars(part, step, rows, window)
+    total: dict[str, int] = {}
+    for bar in made.bars:
+        total[bar.row] = total.get(bar.row, 0) + bar.sum_ns
+    order = sorted(total, key=lambda r: (r == "unknown", -total[r], r))
     where = f"step {step}" if window is None else f"step {step}, {window[0]:g} to {window[1]:g} ms"
     out = th.figure(
         f"{label}: {where}, GPU time by {rows}", th.rows_height(len(order), each=24, around=150), theme,
         barmode="overlay", bargap=0.15,
-        xaxis={"title": {"text": f"ms since step start (gaps < {made.pixel_ns / 1e3:,.3g} us joined)"}},
+        xaxis={"title": {"text": f"ms since step start (a column is {made.pixel_ns / 1e3:,.3g} us)"}},
         yaxis={
             "type": "category", "autorange": "reversed", "categoryorder": "array",
             "categoryarray": [th.plain(r) for r in order],
         },
     )  # fmt: skip
-    for bucket in th.present_order(table["bucket"].unique().tolist()):
-        mine = table[table["bucket"] == bucket]
-        # A bar thinner than a pixel would vanish; it is drawn as one pixel and its hover tells the truth.
-        length = (mine["end_ns"] - mine["start_ns"]).clip(lower=made.pixel_ns)
+    for bucket in th.present_order(list({b.bucket for b in made.bars})):
+        mine = [b for b in made.bars if b.bucket == bucket]
         out.add_bar(
-            name=th.plain(bucket), orientation="h", base=(mine["start_ns"] / 1e6).round(6).tolist(),
-            x=(length / 1e6).round(6).tolist(), y=[th.plain(r) for r in mine["row"]],
-            marker={"color": colours.colour(bucket), "line": {"width": 0}},
-            customdata=[_hover(bucket, b) for b in mine.itertuples()], hovertemplate="%{customdata}<extra></extra>",
+            name=th.plain(bucket), orientation="h", base=[round(b.start_ns / 1e6, 6) for b in mine],
+            # a bar thinner than a column would vanish; its hover tells how long it is
+            x=[round(max(b.end_ns - b.start_ns, made.pixel_ns) / 1e6, 6) for b in mine],
+            y=[th.plain(b.row) for b in mine], marker={"color": colours.colour(bucket), "line": {"width": 0}},
+            customdata=[_hover(b) for b in mine], hovertemplate="%{customdata}<extra></extra>",
         )  # fmt: skip
     return out
 
 
-def _hover(bucket: str, bar: object) -> str:
-    start, end, kernels, total, name = (
-        getattr(bar, f) for f in ("start_ns", "end_ns", "kernels", "sum_ns", "name")
-    )
-    span = f"{us(int(start))} to {us(int(end))} us"
-    if kernels == 1:
-        return th.hover(th.name(name), f"{th.plain(bucket)}, {us(int(total))} us", span)
-    return th.hover(
-        f"{kernels:,} activities drawn as one bar",
-        f"{th.plain(bucket)}, sum {us(int(total))} us in {us(int(end - start))} us",
-        span,
-        f"longest: {th.name(name, 44)}",
-    )
+def _hover(bar: Bar) -> str:
+    span = f"{us(float(bar.start_ns))} to {us(float(bar.end_ns))} us"
+    if bar.kernels == 1:
+        return th.hover(th.name(bar.name), f"{th.plain(bar.bucket)}, {us(bar.sum_ns)} us", span)
+    if not bar.kernels:
+        return th.hover(f"part of a longer activity, {th.plain(bar.bucket)}", span)
+    shares = [f"{th.plain(b)} {us(ns)} us" for b, ns in list(bar.sums.items())[:4]]
+    more = [f"and {len(bar.sums) - 4} more buckets"] if len(bar.sums) > 4 else []
+    return th.hover(f"{bar.kernels:,} activities, sum {us(bar.sum_ns)} us", *shares, *more, span,
+                    f"longest: {th.name(bar.name, 44)}")  # fmt: skip
