@@ -35,6 +35,7 @@ from hta_dsv4.cli_options import (
     write,
 )  # fmt: skip
 from hta_dsv4.cli_report import annotate, report
+from hta_dsv4.cli_speed import roofline, whatif
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
@@ -239,6 +240,8 @@ def explain(
 app.command()(fill)
 app.command()(coverage)
 app.command()(idle)
+app.command()(roofline)
+app.command()(whatif)
 app.command()(report)
 app.command()(annotate)
 app.command()(capture)

@@ -110,12 +110,13 @@ class Timeline:
             c = launch[i]
             if c >= 0 and c != now_call and call_first[c] == i:
                 if c > 0 and run[call_first[c - 1]] == run[i]:
-                    at = called[c - 1] + host[c]
-                    if call_wait[c] >= 0:
+                    inside = graph_gap is not None and not new_step  # of a graph: no call of its own
+                    at = called[c - 1] + (0 if inside else host[c])
+                    if call_wait[c] >= 0 and not inside:
                         at = max(at, drained + call_wait[c])
-                    if call_full[c] >= 0:
+                    if call_full[c] >= 0 and graph_gap is None:
                         at = max(at, begin[call_full[c]] + call_room[c])
-                    if self.queue and i > self.queue:
+                    if self.queue and i > self.queue and graph_gap is None:
                         at = max(at, begin[i - self.queue - 1])
                     called[c] = at
                 now_call = c
