@@ -8,7 +8,11 @@ import pytest
 from rich.console import Console
 
 from hta_dsv4.present.grid import Grid
-from hta_dsv4.present.text import PIPED, console, essence, markdown, print_grid, shorten
+from hta_dsv4.present.kernel_names import essence, shorten, telling
+from hta_dsv4.present.text import PIPED, console, markdown, print_grid
+from hta_dsv4.shipped import traces
+from hta_dsv4.trace.activities import NAME
+from hta_dsv4.trace.reader import read_trace
 
 FILL = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, std::array<char*, 1ul> >"
@@ -93,6 +97,39 @@ def test_short_names_stay_as_written():
     assert len(cut) == 21
     assert cut.startswith("aaa")
     assert cut.endswith("bbb")
+
+
+def test_the_kernels_of_a_real_trace_stay_apart():
+    """Every kernel of two shipped traces in 60 characters -> nine of ten stay distinct, none too long."""
+    names = {
+        name
+        for v in ("original", "cuda_graph_eager")
+        for name in read_trace(traces()[v], cpu=False).activities[NAME].cat.categories
+    }
+    cut = {shorten(str(n), 60) for n in names}
+    assert max(map(len, cut)) <= 60
+    assert len(cut) > 0.9 * len(names) > 90
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        (
+            "elementwise_kernel<128, 2, gpu_kernel_impl_nocast<BinaryFunctor<float, float, MulFunctor<float> > > >",
+            "elementwise_kernel<… MulFunctor<float> …>",
+        ),
+        (essence(COPY), "unrolled_elementwise_kernel<… direct_copy_kernel_cuda<float> …>"),
+        ("_sparse_mla_split_k_kernel", "_sparse_mla_split_k_kernel"),
+        ("gemm<128, 64, 32>", "gemm<128, 64, 32>"),
+    ],
+)
+def test_a_carrier_is_named_by_what_it_applies(name, kept):
+    """PyTorch's elementwise carriers -> function and functor; other names stay."""
+    assert telling(name) == kept
+    assert (
+        telling("vectorized_elementwise_kernel<4, FillFunctor<float>, x>", 32)
+        == "vectori…<… FillFunctor<float> …>"
+    )
 
 
 def test_a_pipe_is_laid_out_for_columns_or_200(monkeypatch):

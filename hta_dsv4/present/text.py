@@ -14,14 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hta_dsv4.present.grid import Grid
+from hta_dsv4.present.kernel_names import shorten
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
-_NAMESPACE = re.compile(r"\b(?:at::native|at|c10|std)::|\(anonymous namespace\)::")
-_EMPTY_LAMBDA = re.compile(r"\{lambda\(\)#\d+\}::operator\(\)\(\) const(?:::)?")
-_LAMBDA = re.compile(r"\{lambda\(([^{}()]*)\)#\d+\}")
-_CPP = re.compile(r"(?:void )?(?:\(anonymous namespace\)::|[\w:~])+[<(]")
-_NARROWEST, _LONG = 30, 80
+_NARROWEST = 30
 _GAP = 3  # a box of this style puts two spaces and a divider between columns
+__all__ = ["PIPED", "console", "markdown", "print_grid", "printable", "shorten"]
+
 PIPED = 200
 """Columns that output for no terminal is laid out for."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -47,42 +46,6 @@ def _asks_width() -> bool:
 def printable(text: str) -> str:
     """Text with control characters shown as escapes, so that a hostile name cannot drive the terminal."""
     return _CONTROL.sub(lambda m: m.group().encode("unicode_escape").decode(), text)
-
-
-def shorten(text: str, width: int) -> str:
-    """A name cut to ``width`` characters.
-
-    What kernel names share is left out first (namespaces of PyTorch, return type, parameters, empty lambdas), then the
-    middle: names differ at both ends.
-    """
-    if len(text) > min(width, _LONG):
-        text = essence(text)
-    if len(text) <= width:
-        return text
-    head = (width - 1) * 2 // 3
-    return text[:head] + "…" + text[len(text) - (width - 1 - head) :]
-
-
-def essence(name: str) -> str:
-    """A kernel's name without what says nothing about which kernel it is.
-
-    Args:
-        name: e.g. ``void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>, ...>(int, ...)``.
-
-    Returns:
-        E.g. ``vectorized_elementwise_kernel<4, FillFunctor<float>, ...>``; what is no C++ name stays as it is.
-    """
-    if not _CPP.match(name):
-        return name
-    text = _EMPTY_LAMBDA.sub("", name.removeprefix("void "))
-    text = _NAMESPACE.sub("", _LAMBDA.sub(r"\1", text))
-    if text.endswith(")"):
-        depth = 0
-        for at in range(len(text) - 1, 0, -1):
-            depth += (text[at] == ")") - (text[at] == "(")
-            if not depth:
-                return text[:at].rstrip() or text
-    return text
 
 
 def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
