@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -178,7 +178,8 @@ class Run:
             HtaDsv4Error: unknown ``by``, no kernel, or the trace does not say how many SMs the GPU has.
         """
         at, part = self._window
-        return find_coverage(self.label, part, self.traces[at].meta, by, self._window_notes(by))
+        notes = self._window_notes(by)
+        return find_coverage(self.label, part, self.traces[at].meta, by, notes, str(self.traces[at].path))
 
     def idle(
         self, by: str | Sequence[str] = "bucket", *, unprofiled_step_ns: float | None = None
@@ -222,6 +223,15 @@ class Run:
     def _counted_at(self) -> int:
         """Which trace the counted steps are of."""
         return next(i for i, t in enumerate(self.classified) if (t[col.RANK] == self.counted.rank).any())
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What the manifest beside the counted trace says of it, as written; empty where there is none.
+
+        Raises:
+            HtaDsv4Error: a broken manifest.
+        """
+        return manifest_entry(self.traces[self._counted_at].path) or {}
 
     def workload(
         self, *, batch: int | None = None, context: float | None = None, max_context: int | None = None
@@ -296,8 +306,7 @@ class Run:
             HtaDsv4Error: no steps, a change that names no launch, or a floor that is not known.
         """
         w = workload or self.workload()
-        entry = manifest_entry(self.traces[self._counted_at].path) or {}
-        unprofiled = entry.get("timing", {}).get("unprofiled_step_ms")
+        unprofiled = self.manifest.get("timing", {}).get("unprofiled_step_ms")
         return what_if(
             self.label, self.counted, changes, floors=launch_floors(self.counted, w, self.ceilings(device)[0]),
             batch=w.batch, graph=graph, unprofiled_ns=None if unprofiled is None else float(unprofiled) * 1e6,
