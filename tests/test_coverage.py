@@ -79,7 +79,7 @@ def test_unknown_grid_keeps_the_upper_bound() -> None:
     """A kernel without a grid -> counts as covering every SM, and the note says for how long."""
     found = run_of([sized("a", 0, 2000, 1, **{col.GRID_Y: None})], properties=SMALL).coverage("kernel")
     assert (found.mean, found.unknown_ns) == (1.0, 2000)
-    assert any("2.000 us of kernels have no grid" in n for n in found.notes)
+    assert any("2.000 us of kernels, 100.0 % of the kernel time, have no grid" in n for n in found.notes)
 
 
 def test_two_gpus_are_added_not_merged() -> None:

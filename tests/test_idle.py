@@ -214,14 +214,15 @@ def test_graph_estimate_against_the_real_graph(eager: str) -> None:
 
 
 def test_shipped_verdicts() -> None:
-    """Eager with short kernels -> launch-bound; the original and the graph -> not; a graph's own gaps are 416 ns."""
+    """Eager with short kernels -> launch-bound; the original and the graph -> not; a graph's own gaps are 440 ns."""
     assert shipped("split_k_c1").launch_bound
     assert shipped("mhc_fused").launch_bound
     assert not shipped("original").launch_bound
     graph = shipped("cuda_graph")
     assert not graph.launch_bound
     assert graph.graph is not None
-    assert (graph.graph.recoverable_ns, graph.graph.node_gap_ns) == (0, lb.NODE_GAP_NS)
+    assert (graph.graph.recoverable_ns, graph.graph.replays) == (0, 3)
+    assert graph.graph.node_gap_ns == pytest.approx(lb.NODE_GAP_NS, abs=0.5)
     assert graph.causes[g.LATE] == 0
     assert graph.launches == 3
     inside = graph.idle_ns - graph.between_steps_ns

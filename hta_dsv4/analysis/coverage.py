@@ -165,12 +165,13 @@ class Swept:
     unknown: npt.NDArray[np.bool_]
 
 
-def sweeps(part: Window, meta: TraceMeta) -> Swept:
+def sweeps(part: Window, meta: TraceMeta, where: str = "the trace") -> Swept:
     """Sweep every device and run of a window; what a figure or a counter track over time is drawn from.
 
     Args:
         part: the counted steps.
         meta: metadata of the trace.
+        where: what a message calls the trace.
 
     Returns:
         The sweeps.
@@ -193,8 +194,8 @@ def sweeps(part: Window, meta: TraceMeta) -> Swept:
         count = int(sms_of[span.rows].max())
         if not count:
             raise HtaDsv4Error(
-                "coverage needs the number of SMs, and the trace's deviceProperties do not say it; record with "
-                "torch.profiler, which writes numSms"
+                f"{where}: coverage needs the number of SMs, and the trace's deviceProperties do not say it; record "
+                "with torch.profiler, which writes numSms"
             )
         out.append(sweep(span, touched[span.rows], count))
     return Swept(tuple(out), touched, unknown)
@@ -202,7 +203,7 @@ def sweeps(part: Window, meta: TraceMeta) -> Swept:
 
 def coverage(
     label: str, part: Window, meta: TraceMeta, by: str | Sequence[str] = ("bucket", "origin"),
-    notes: Sequence[str] = (),
+    notes: Sequence[str] = (), where: str | None = None,
 ) -> Coverage:  # fmt: skip
     """How much of the GPU has work over time, and who leaves it empty.
 
@@ -212,6 +213,7 @@ def coverage(
         meta: metadata of the trace.
         by: what a row of the table is.
         notes: what callers want said beside it.
+        where: what a message calls the trace; by default the label.
 
     Returns:
         The result.
@@ -220,9 +222,10 @@ def coverage(
         HtaDsv4Error: unknown ``by``; no kernel; the number of SMs is unknown.
     """
     keys = parse_by(by)
-    swept = sweeps(part, meta)
+    where = where or label
+    swept = sweeps(part, meta, where)
     if not swept.sweeps:
-        raise HtaDsv4Error(f"{label}: no kernel in the trace, so there is no SM to cover")
+        raise HtaDsv4Error(f"{where}: no kernel in the trace, so there is no SM to cover")
     bands = dict.fromkeys(BANDS, 0)
     empty = np.zeros(len(part.activities), dtype=np.int64)
     capacity = covered = wall = busy = 0
@@ -237,8 +240,11 @@ def coverage(
     unknown = int(part.activities[col.DUR_NS].to_numpy()[swept.unknown].sum())
     said = ["SMs covered are an upper bound: CTAs that end early and kernels that share an SM are not seen"]
     if unknown:
+        kernel_ns = int(part.activities.loc[part.activities[col.KIND] == col.KERNEL, col.DUR_NS].sum())
+        weak = ", so the bound says little" if unknown > kernel_ns / 5 else ""
         said.append(
-            f"{unknown / 1e3:,.3f} us of kernels have no grid in the trace and count as covering every SM"
+            f"{unknown / 1e3:,.3f} us of kernels, {100 * unknown / kernel_ns:.1f} % of the kernel time, have no grid "
+            f"in the trace and count as covering every SM{weak}"
         )
     devices = {s.span.device: s.sms for s in swept.sweeps}
     if left_out := len({s.device for s in part.spans()} - set(devices)):

@@ -3,8 +3,8 @@
 Everything is exact but the graph's gain, which is modelled: a step that ran as one CUDA graph would keep the durations
 and overlaps of its activities, and each gap inside a step that was the host's, or the turnaround between two kernels of
 a stream, would shrink to the gap between two nodes of a graph. Gaps between two steps, after the host waited for the
-GPU, or across streams stay. The gap between nodes is the trace's own median where it has graph launches, else
-:data:`NODE_GAP_NS`.
+GPU, or across streams stay. The gap between nodes is the trace's own mean where it has graph launches (over all
+neighbouring nodes, also those that overlap), else :data:`NODE_GAP_NS`.
 
 Profiling slows every launch, so an idle time that is the host's is an upper bound; where the time of an unprofiled step
 is known, it stands beside. The step projected for a graph does not depend on it.
@@ -39,9 +39,12 @@ from hta_dsv4.analysis.gaps import CALL as CALL_CAUSE
 from hta_dsv4.analysis.shares import KEYS, parse_by
 from hta_dsv4.analysis.window import Window
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.link import is_graph_launch
 
-NODE_GAP_NS = 416
-"""Median gap between kernels of one graph replay, ns; measured on an H200 (shipped trace ``cuda_graph``)."""
+NODE_GAP_NS = 440
+"""Mean gap between neighbouring kernels of a graph replay, ns; measured on an H200 (shipped trace ``cuda_graph``)."""
+FEW_NODES = 100
+"""Below this many pairs of neighbouring nodes, a trace's own mean says too little."""
 SHORT_NS = 3000
 """Kernels below this are short: eager launching alone costs more on most hosts."""
 HELPED = 0.05
@@ -81,6 +84,7 @@ class GraphGain:
     Attributes:
         node_gap_ns: gap between two nodes that the model uses.
         node_gap_from: where that figure is from.
+        replays: graph launches that the counted steps have already.
         recoverable_ns: time saved over all counted steps.
         helped: steps that it would shorten by more than :data:`HELPED`.
         step_ns: mean time of a step now (as profiled), and
@@ -89,6 +93,7 @@ class GraphGain:
 
     node_gap_ns: float
     node_gap_from: str
+    replays: int
     recoverable_ns: float
     helped: int
     step_ns: float
@@ -97,7 +102,7 @@ class GraphGain:
 
 @dataclass(frozen=True)
 class IdleTime:
-    """Idle time and launching of one variant; times over all its counted steps, ns.
+    """Idle time and launching of one variant; times over its counted steps, ns.
 
     Attributes:
         label: the variant's name.
@@ -264,11 +269,7 @@ def _within_step(part: Window, found: Gaps) -> npt.NDArray[np.bool_]:
 
 def _graph(part: Window, found: Gaps, steps: pd.DataFrame) -> GraphGain:
     table = found.table
-    inside = table.loc[table[GRAPH] > 0, GRAPH]
-    gap = float(inside.median()) if len(inside) else float(NODE_GAP_NS)
-    source = (
-        "median in this trace's graph launches" if len(inside) else "measured on an H200, not in this trace"
-    )
+    gap, source, replays = _node_gap(part, int(table[GRAPH].sum()))
     within = _within_step(part, found) & (table[WAITED] == 0).to_numpy()
     host = table[[LATE, CALL_CAUSE, START, SAME_STREAM]].sum(axis=1).to_numpy(dtype=float)
     saved = np.where(within, np.maximum(host - gap, 0), 0)
@@ -278,7 +279,20 @@ def _graph(part: Window, found: Gaps, steps: pd.DataFrame) -> GraphGain:
     wall = steps[WALL].to_numpy(dtype=float)
     helped = int((of_step > HELPED * wall).sum())
     mean = float(wall.mean())
-    return GraphGain(gap, source, float(saved.sum()), helped, mean, mean - float(of_step.mean()))
+    return GraphGain(gap, source, replays, float(saved.sum()), helped, mean, mean - float(of_step.mean()))
+
+
+def _node_gap(part: Window, inside_ns: int) -> tuple[float, str, int]:
+    """Mean gap between neighbouring nodes of a graph, where it is from, and the number of graph launches."""
+    acts = part.activities
+    names = acts[col.LAUNCH_NAME].cat
+    graph_code = np.array([is_graph_launch(str(n)) for n in names.categories] + [False])
+    nodes = graph_code[names.codes.to_numpy()]
+    replays = int(acts[col.LAUNCH_INDEX][nodes].nunique())
+    pairs = int(nodes.sum()) - replays
+    if pairs < FEW_NODES:
+        return float(NODE_GAP_NS), "measured on an H200, not in this trace", replays
+    return inside_ns / pairs, "mean in this trace's graph launches", replays
 
 
 def _short(part: Window) -> ShortKernels:
