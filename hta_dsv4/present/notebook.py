@@ -13,9 +13,11 @@ from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.fill import Fill
 from hta_dsv4.analysis.info import Info
 from hta_dsv4.analysis.launch_bound import IdleTime
+from hta_dsv4.analysis.roofline import Roofline
 from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.shares import Shares
-from hta_dsv4.analysis.why import Explanation
+from hta_dsv4.analysis.whatif import WhatIf
+from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.coverage_grid import coverage_grid, owners_grid
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
@@ -24,8 +26,10 @@ from hta_dsv4.present.fill_grid import fill_grid
 from hta_dsv4.present.grid import Grid, comparison_grid, info_grids, shares_grid
 from hta_dsv4.present.html import environment, grid_html
 from hta_dsv4.present.idle_grid import idle_grid
+from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.present.scaling_grid import scaling_grid
 from hta_dsv4.present.text import markdown
+from hta_dsv4.present.whatif_grid import whatif_grids
 
 TOP = 20
 
@@ -55,8 +59,9 @@ def show(*results: Any, top: int = TOP, full: bool = False) -> Shown:
     """Results as tables.
 
     Args:
-        results: what ``run.shares()``, ``fill()``, ``coverage()``, ``idle()``, ``info()``, and ``compare()``,
-            ``why()``, ``scaling()`` gave, or a data frame; several coverages or idle times stand side by side.
+        results: what a Run's ``shares()``, ``fill()``, ``coverage()``, ``idle()``, ``roofline()``, ``whatif()`` and
+            ``info()`` gave, or ``compare()``, ``why()``, ``scaling()``, or a data frame; several coverages or idle
+            times stand side by side.
         top: rows of each table; 0 for all.
         full: never shorten names.
 
@@ -84,12 +89,18 @@ def _grids(result: Any, top: int) -> Sequence[Grid]:
         return [comparison_grid(result, top)]
     if isinstance(result, Explanation):
         return explanation_grids(result, top)
+    if isinstance(result, Why):
+        return explanation_grids(Explanation((result,), result), top)
     if isinstance(result, Scaling):
         return [scaling_grid(result, top)]
     if isinstance(result, Fill):
         return [fill_grid(result, top)]
     if isinstance(result, Coverage):
         return [owners_grid(result, top)]
+    if isinstance(result, Roofline):
+        return [roofline_grid(result, top)]
+    if isinstance(result, WhatIf):
+        return whatif_grids(result)
     if isinstance(result, Info):
         return info_grids(result)
     if isinstance(result, Grid):

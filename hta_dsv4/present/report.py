@@ -24,6 +24,7 @@ from hta_dsv4.present.diff_words import shared_notes
 from hta_dsv4.present.falls import in_words
 from hta_dsv4.present.grid import Grid, comparison_grid, shares_grid
 from hta_dsv4.present.idle_grid import idle_grid
+from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.present.scaling_grid import scaling_grid
 from hta_dsv4.run import Run
 
@@ -213,17 +214,19 @@ def _full(runs: Sequence[Run]) -> Section:
         except HtaDsv4Error as error:
             text.append(f"{run.label}: {error}.")
         idles.append(run.idle())
+    floors = []
+    for run in runs:
+        try:
+            floors.append(roofline_grid(run.roofline("origin"), TOP))
+        except HtaDsv4Error as error:
+            text.append(f"{run.label}, floors: {error}.")
     drawn = (lambda theme: figures.coverage(coverages, theme),) if coverages else ()
     grids = [idle_grid(idles), *(owners_grid(c, TOP) for c in coverages)]
     if coverages:
         grids.insert(0, coverage_grid(coverages))
-    return Section(
-        "How full the GPU is",
-        tuple(text),
-        drawn,
-        (),
-        {"coverage, idle time and who leaves SMs empty": tuple(grids)},
-    )
+    folded = {"coverage, idle time and who leaves SMs empty": tuple(grids)}
+    folded |= {"how far each part is from what the GPU permits": tuple(floors)} if floors else {}
+    return Section("How full the GPU is, and how fast it could be", tuple(text), drawn, (), folded)
 
 
 def _sweep(sweep: Scaling) -> Section:

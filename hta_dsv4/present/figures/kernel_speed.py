@@ -44,7 +44,7 @@ def kernel_speed(
         title, 460, theme,
         xaxis={"type": "log", "title": {"text": "batch (requests decoded together)"}, "tickvals": table["B"].tolist(),
                "ticktext": [f"{b:g}" for b in table["B"]]},
-        yaxis={"type": "log", "title": {"text": "us per call"}},
+        yaxis={"type": "log", "title": {"text": "us per call"}, "dtick": 1},
     )  # fmt: skip
     for i, column in enumerate((*kernels, *references)):
         dashed = column in references
