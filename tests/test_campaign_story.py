@@ -12,8 +12,11 @@ import pytest
 from hta_dsv4 import run as run_module
 from hta_dsv4 import shipped
 from hta_dsv4.analysis import shares as sh
+from hta_dsv4.analysis.gaps import CALL, LATE, WAITED, gaps
+from hta_dsv4.analysis.idle import idle
 from hta_dsv4.analysis.stats import BEYOND_SPREAD, STRUCTURAL, WITHIN_SPREAD
 from hta_dsv4.analysis.why import Explanation, Why
+from hta_dsv4.analysis.window import window
 from hta_dsv4.capture_notes import profiler_notes, recorded
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.run import Run, load
@@ -125,7 +128,16 @@ def test_waiting_for_the_host_is_told_from_working(chain):
     assert min(mma.queue_empty_share, split_k.queue_empty_share) > 0.9
     for found, why in ((mma, chain.pairs[0]), (split_k, chain.pairs[1])):
         assert abs(found.idle_ns / found.steps - why.decomposition.other.per_step.idle_ns) < 1
-    assert "mma and split_k are bound by launching" in explanation_grids(chain)[2].lead[2]
+    assert "mma and split_k are host-bound" in explanation_grids(chain)[2].lead[2]
+
+
+def test_the_empty_queue_is_what_the_gaps_say(story):
+    """split_k -> the same idle time with an empty queue as the division of every gap by cause."""
+    run = story("split_k")
+    divided = gaps(window(run.classified[0], run.steps[0], 0), run.traces[0].events)
+    found = idle(run.counted)
+    assert found.idle_ns == divided.idle_ns
+    assert found.queue_empty_ns == int(divided.table[[LATE, WAITED, CALL]].sum().sum())
 
 
 def test_the_profilers_part_of_the_idle_time_is_said(story):

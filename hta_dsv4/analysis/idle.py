@@ -5,6 +5,8 @@ the trace has. Until that call returned there was nothing in the queue that coul
 handed over), so that part of the gap is the host's: ``queue_empty``. The rest of the gap is latency after the call, or
 dependencies between kernels that were queued in time. Gaps, and so both parts, add up to the idle time exactly.
 
+:mod:`gaps` divides the same time further, gap by gap; this is the one number that a comparison of variants needs.
+
 A GPU that starts a kernel before its launch call returns ends the wait there: no gap counts beyond the kernel's start.
 Host and GPU stamps are brought to one clock by the profiler; kernels that start before their launch call began betray
 that this failed, and then nothing is said. Profiling itself slows the host: an idle time seen here is an upper bound.
@@ -22,7 +24,7 @@ from hta_dsv4.trace import activities as col
 EARLY = 0.01
 """More activities than this that start before their launch did: the clocks of host and GPU do not agree."""
 HOST_BOUND = 0.25
-"""A step that spends more than this part of its wall time with an empty queue is bound by launching."""
+"""A step that spends more than this part of its wall time with an empty queue is host-bound."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,8 +115,8 @@ def _effects(why: Why, top: int, everything: bool, common: Sequence[str]) -> Gri
     total = [d.BASE_NS, d.OTHER_NS, d.DELTA_NS, *d.EFFECTS]
     if left := int((~chosen).sum()):
         rest = table[~chosen]
-        largest = us(int(rest[d.DELTA_NS].abs().max()))
-        label = f"({left} more, each within {largest})"
+        largest = int(rest[d.DELTA_NS].abs().max())
+        label = f"({left} more, each within {us(largest)})" if largest else f"({left} more, unchanged)"
         rows.append((label, *blank, *numbers(rest[total].sum()), *nothing))
     footer = [("sum", *blank, *numbers(table[total].sum()), *judged(why.sum_change))]
     footer += _wall_rows(why, blank, len(effects), judged(why.wall_change), nothing) if everything else []

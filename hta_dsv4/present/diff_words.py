@@ -68,7 +68,7 @@ def idle_words(base_label: str, base: Idle, other_label: str, other: Idle) -> st
     return (
         "idle with an empty queue: "
         + ", ".join(f"{label} {100 * (i.queue_empty_share or 0):.0f} % ({_pace(i)})" for label, i in sides)
-        + (f"; {' and '.join(bound)} {verb} bound by launching" if bound else "")
+        + (f"; {' and '.join(bound)} {verb} host-bound" if bound else "")
     )
 
 
@@ -123,6 +123,8 @@ def evidence(explanation: Explanation) -> list[str]:
         notes.append(f"no intervals: {recorded} {unit} recorded{where}, an interval needs {MIN_STEPS}")
     used = {c.verdict for why in pairs for c in (*why.row_changes, why.sum_change, why.wall_change)}
     words = [text for word, text in _MEANINGS.items() if word in used]
+    if stats.STRUCTURAL in used and 1 in steps.values():
+        words[0] += " (of a single step where no more were recorded: another might differ)"
     if UNKNOWN in used:
         words.append("unknown: a single step")
     return notes + (["; ".join(words)] if words else [])
