@@ -17,13 +17,14 @@ from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.kernel_names import shorten
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
-_NARROWEST = 30
+_NARROWEST, _WIDEST = 30, 80
 _GAP = 3  # a box of this style puts two spaces and a divider between columns
 __all__ = ["PIPED", "console", "markdown", "print_grid", "printable", "shorten"]
 
 PIPED = 200
 """Columns that output for no terminal is laid out for."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# control characters; line and paragraph separators; marks that reverse the order in which text is shown
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def console(width: int | None = None) -> Console:
@@ -70,7 +71,8 @@ def _print_table(grid: Grid, out: Console, full: bool) -> None:
     widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
     between = _GAP * (len(widths) - 1)
     if not (full or grid.prose):
-        room = _fit(widths[: grid.left], out.width - sum(widths[grid.left :]) - between)
+        names = [min(w, _WIDEST) for w in widths[: grid.left]]  # the eye has to find the number behind it
+        room = _fit(names, out.width - sum(widths[grid.left :]) - between)
         every = [(*map(shorten, r[: grid.left], room), *r[grid.left :]) for r in every]
         widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(grid.headers))
