@@ -145,7 +145,8 @@ def main() -> None:
         walls = [("-" if w is None else f"{w / 1e6:.1f}") for w in (o.wall_ns, o.actual_wall_ns)]
         print(
             f"| {o.target} | {o.sum_ns / 1e6:.2f} | {o.actual_sum_ns / 1e6:.2f} | {100 * o.error:+.1f} % "
-            f"| {o.part_ns / 1e6:.2f} | {o.actual_part_ns / 1e6:.2f} | {100 * o.part_error:+.1f} % | {walls[0]} | {walls[1]} |"
+            f"| {o.part_ns / 1e6:.2f} | {o.actual_part_ns / 1e6:.2f} | {100 * o.part_error:+.1f} % "
+            f"| {walls[0]} | {walls[1]} |"
         )
 
 

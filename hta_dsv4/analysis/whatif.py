@@ -132,12 +132,12 @@ def what_if(
     model = timeline(part)
     new = np.rint(dur).astype(np.int64)
     now = _times(part, model, model.dur, np.ones(len(acts), dtype=bool))
-    then = _times(part, model, new[model.order], keep[model.order], graph=graph)
-    never_late = _times(part, model, new[model.order], keep[model.order], graph=True)
+    then = _times(part, model, new, keep, graph=graph)
+    never_late = _times(part, model, new, keep, graph=True)
     stays = then.per_step.busy_ns + (0 if graph else now.per_step.idle_ns)
     high = max(then.per_step.wall_ns, stays)
     low = min(never_late.per_step.wall_ns, then.per_step.wall_ns)
-    fast = _unprofiled(part, model, new[model.order], keep[model.order], graph, unprofiled_ns)
+    fast = _unprofiled(part, model, new, keep, graph, unprofiled_ns)
     return WhatIf(
         label, part.steps, now.per_step, then.per_step, then.range, (low, high), batch, tuple(effects), fast, graph,
         _assumptions(model, graph, floors, changes, unprofiled_ns, fast),
@@ -160,12 +160,10 @@ def _times(
 ) -> _Run:
     """Simulate and measure, with the measures used everywhere else."""
     starts = model.starts(dur, keep, graph_gap=GRAPH_GAP_NS if graph else None, host_scale=host_scale)
-    at = np.empty(len(keep), dtype=np.int64)
-    length, kept = at.copy(), np.empty(len(keep), dtype=bool)
-    at[model.order], length[model.order], kept[model.order] = starts, dur, keep
     acts = part.activities.loc[:, [col.START_NS, col.DUR_NS, col.DEVICE]].copy()
-    acts[col.START_NS], acts[col.DUR_NS] = at, length
-    times = step_times(replace(part, activities=acts[kept], step=part.step[kept]))
+    acts[col.START_NS], acts[col.DUR_NS] = starts, dur
+    order = np.argsort(starts[keep], kind="stable")
+    times = step_times(replace(part, activities=acts[keep].iloc[order], step=part.step[keep][order]))
     n = part.steps
     total = {k: divide_half_even(int(times[k].sum()), n) for k in (SUM, BUSY, WALL)}
     return _Run(
@@ -253,7 +251,7 @@ def _assumptions(
     model: Timeline, graph: bool, floors: Launches, changes: Sequence[Change], unprofiled_ns: float | None,
     fast: tuple[int, int] | None,
 ) -> tuple[str, ...]:  # fmt: skip
-    n = len(model.order)
+    n = len(model.start)
     share = [100 * float((model.cause == c).sum()) / n for c in range(3)]
     out = [
         f"starts as recorded: {share[0]:.0f} % waited for their stream, {share[1]:.0f} % for their launch, "
@@ -275,7 +273,7 @@ def _assumptions(
             out.append(f"{waits} times the host waited for the GPU to drain and is taken to do so again")
         if model.queue:
             out.append(
-                f"the launch queue holds {model.queue} activities: where it was full, the host waited for room"
+                f"the launch queue holds {model.queue} calls: where it was full, the host waited for room"
             )
     kinds = {c.kind for c in changes}
     if kinds & {ch.FLOOR, ch.HALVE_BYTES}:
