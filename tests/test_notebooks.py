@@ -1,0 +1,52 @@
+"""The notebooks run from top to bottom, stay clean in git, and draw in a browser when exported."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.browser import chromium, opened
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+FIGURES = {"kernel_share": 10, "capture_and_diff": 2, "kernel_speed": 1}
+MOST_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def exporter():
+    spec = importlib.util.spec_from_file_location("export_notebook", ROOT / "scripts" / "export_notebook.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_is_clean_and_its_cells_are_short(path):
+    """A notebook in git -> no outputs, no counters, few lines a cell, prose between them."""
+    cells = json.loads(path.read_text())["cells"]
+    code = [c for c in cells if c["cell_type"] == "code"]
+    assert all(c["outputs"] == [] and c["execution_count"] is None for c in code)
+    assert all(len(c["source"]) <= 25 for c in code)
+    assert len(cells) - len(code) >= 3
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_a_notebook_runs_and_its_page_draws_every_figure(path, exporter):
+    """A notebook run and exported -> no cell fails, in time; its page draws all figures and asks for nothing."""
+    began = time.monotonic()
+    page = exporter.to_html(exporter.run_notebook(path), path.stem)
+    took = time.monotonic() - began
+    out = ROOT / "build" / "notebooks" / f"{path.stem}.html"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page, encoding="utf-8")
+    assert took < MOST_SECONDS
+    with chromium() as browser, opened(browser, out, 1100) as shown:
+        shown.shot(f"notebook-{path.stem}")
+        shown.check(FIGURES[path.stem])
