@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -25,7 +27,31 @@ SCHEMA = 1
 
 def dumps(command: str, body: dict[str, Any]) -> str:
     """A JSON document of ours; never NaN or Infinity, names as written."""
-    return json.dumps({"schema": SCHEMA, "command": command, **body}, indent=1, allow_nan=False)
+    return _text({"schema": SCHEMA, "command": command, **body}, indent=1)
+
+
+# In JSON text: an escape that is half a pair of surrogates (group 1), or anything else that a backslash begins.
+_ESCAPE = re.compile(
+    r"\\u[dD][89abAB][0-9a-f]{2}\\u[dD][c-fC-F][0-9a-f]{2}|(\\u[dD][89a-f][0-9a-f]{2})|\\.", re.DOTALL
+)
+
+
+def _text(value: Any, indent: int | None = None) -> str:
+    """JSON that every parser takes: no NaN or Infinity, and no half of a surrogate pair, which a path may hold."""
+    try:
+        text = json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        text = json.dumps(_finite(value), indent=indent, allow_nan=False)
+    return _ESCAPE.sub(lambda m: "\\ufffd" if m.lastindex else m.group(), text)
+
+
+def _finite(value: Any) -> Any:
+    """The same with ``None`` for what is no finite number, such as 1e400 among a trace's own metadata."""
+    if isinstance(value, dict):
+        return {k: _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def info_body(infos: Sequence[Info]) -> dict[str, Any]:
@@ -126,7 +152,10 @@ def _plain(value: Any) -> Any:
 
 
 def shares_csv(variants: Sequence[Shares]) -> str:
-    """One line per variant, rank and row; text quoted, so that no name is taken for a formula or splits a cell."""
+    """One line per variant, rank and row; text quoted, so that no name splits a cell, and otherwise as written.
+
+    A spreadsheet takes a cell that begins with ``=`` for a formula even so: import the columns of names as text.
+    """
     keys = list(variants[0].by)
     rows = [
         {"variant": v.label, "rank": r.rank, "steps": r.steps, **{c: _plain(row[c]) for c in (*keys, *_ROW)}}
@@ -183,7 +212,7 @@ def info_csv(infos: Sequence[Info]) -> str:
 
 def explain_lines(found: Sequence[Explanation]) -> str:
     """``explain``: JSON Lines, one object a name."""
-    return "".join(json.dumps(_explanation(e), allow_nan=False) + "\n" for e in found)
+    return "".join(_text(_explanation(e)) + "\n" for e in found)
 
 
 def _explanation(e: Explanation) -> dict[str, Any]:

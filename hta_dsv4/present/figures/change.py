@@ -69,6 +69,6 @@ def waterfall(why: Why, theme: str = "light") -> go.Figure:
     span = reach - low
     begin = max(low - span, 0) if span < _CUT * reach else 0
     if begin:
-        out.update_xaxes(title={"text": f"summed GPU time, ms per step; the axis begins at {th.ms(begin)}"})
-    out.update_xaxes(range=[begin / 1e6, (reach + 0.14 * (reach - begin)) / 1e6 or 1])
+        out.update_xaxes(title={"text": f"ms per step; the axis begins at {th.ms(begin)}"})
+    out.update_xaxes(range=[begin / 1e6, (reach + 0.2 * (reach - begin)) / 1e6 or 1])
     return out

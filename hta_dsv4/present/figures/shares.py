@@ -87,7 +87,7 @@ def _bars(variants: Sequence[Shares], theme: str, shares: bool) -> go.Figure:
             name=th.plain(bucket), x=x, y=labels, orientation="h", text=text, textposition="inside",
             insidetextanchor="middle", textangle=0, constraintext="inside",
             textfont={"color": colours.ink(fill), "size": 11},
-            marker={"color": fill, "line": {"width": 0}, "pattern": {"shape": "/" * (bucket in colours.HATCHED)}},
+            marker={"color": fill, "line": {"width": 0}, "pattern": _pattern(bucket)},
             customdata=hovers, hovertemplate="%{customdata}<extra></extra>",
         )  # fmt: skip
     if not shares:
@@ -130,3 +130,17 @@ def _hover(v: Shares, bucket: str, row: dict[str, Any]) -> str:
     if len(v.ranks) > 1:
         lines.append(f"rank {rank.rank}, the median of {len(v.ranks)}")
     return th.hover(f"{th.plain(v.label)}: {th.plain(bucket)}", *lines)
+
+
+def _pattern(bucket: str) -> dict[str, object]:
+    """Light stripes over the colour, so that a number on it can still be read."""
+    if bucket not in colours.HATCHED:
+        return {"shape": ""}
+    return {
+        "shape": "/",
+        "fillmode": "overlay",
+        "fgcolor": "#ffffff",
+        "fgopacity": 0.35,
+        "size": 7,
+        "solidity": 0.25,
+    }

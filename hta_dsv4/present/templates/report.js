@@ -16,7 +16,7 @@
   function draw(figure) {
     const box = document.getElementById(figure.id);
     const layout = Object.assign({}, figure.layout, { template: theme() });
-    if (narrow.matches) layout.title = Object.assign({}, layout.title, { font: { size: 12 } });
+    if (narrow.matches) layout.title = Object.assign({}, layout.title, { font: { size: 11 } });
     Plotly.newPlot(box, figure.data, layout, Object.assign({}, config, { displayModeBar: narrow.matches ? false : undefined }));
   }
 
