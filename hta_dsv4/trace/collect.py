@@ -22,6 +22,10 @@ from hta_dsv4.trace.schema import (
 )
 from hta_dsv4.trace.times import to_ns
 
+# Start times up to 73 years from 0 (Unix time needs 59) and durations up to 417 days, so that no end, no span and
+# no percentage of a sum can pass the end of int64. What is longer is corrupt.
+FARTHEST_NS, LONGEST_NS = 1 << 61, 1 << 55
+
 
 class Collector:
     """Takes batches of events and keeps columns.
@@ -107,11 +111,12 @@ class Collector:
     def _add_common(self, table: Columns, events: list[Any], at: npt.NDArray[np.int64]) -> list[Any]:
         """Times, name and index; returns the events that were kept."""
         start = to_ns([e.ts for e in events])
-        if not start.ok.all():
-            for i in np.flatnonzero(~start.ok)[:1].tolist():
+        usable = start.ok & (start.ns >= -FARTHEST_NS) & (start.ns <= FARTHEST_NS)
+        if not usable.all():
+            for i in np.flatnonzero(~usable)[:1].tolist():
                 example = f"{events[i].name!r}, entry {at[i]}, ts {events[i].ts!r}"[:160]
-                self.note("events without a usable start time, left out", example, int((~start.ok).sum()))
-            keep = np.flatnonzero(start.ok).tolist()
+                self.note("events without a usable start time, left out", example, int((~usable).sum()))
+            keep = np.flatnonzero(usable).tolist()
             events, at = [events[i] for i in keep], at[keep]
             start = to_ns([e.ts for e in events])
             if not events:
@@ -124,6 +129,11 @@ class Collector:
             self.note(
                 f"{what} without duration, counted as 0 ns", str(events[i].name)[:80], int((~dur.ok).sum())
             )
+        if (beyond := dur.ns > LONGEST_NS).any():
+            i = int(np.flatnonzero(beyond)[0])
+            example = f"{str(events[i].name)[:80]}, {raw[i]} us"[:160]
+            self.note(f"{what} with an impossible duration, counted as 0 ns", example, int(beyond.sum()))
+            dur.ns[beyond] = 0
         if (dur.ns < 0).any():
             i = int(np.flatnonzero(dur.ns < 0)[0])
             example = f"{str(events[i].name)[:80]}, {raw[i]} us"

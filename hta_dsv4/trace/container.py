@@ -7,6 +7,7 @@ nested (a zip of ``.json.gz``). Nothing here looks inside the JSON, and no more 
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,6 +18,11 @@ from typing import IO, Any, Protocol, cast
 import zstandard
 from isal import isal_zlib
 
+try:
+    from lzma import LZMAError
+except ImportError:  # a Python built without it cannot meet it either
+    LZMAError = OSError  # type: ignore[assignment, misc, unused-ignore]
+
 from hta_dsv4.errors import TraceError
 
 PIECE = 1 << 20  # bytes asked of the file at once; larger buys nothing, measured
@@ -24,8 +30,13 @@ GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 ZIP_EMPTY = b"PK\x05\x06"
 _MAX_NESTING = 3
 _ISAL_ERROR = cast(type[Exception], isal_zlib.error)  # its stubs call the class an instance
-# What the unpackers raise on data they cannot read (zlib.error, a bad CRC, an encrypted or exotic zip entry).
-_UNPACKING = (zstandard.ZstdError, zipfile.BadZipFile, zlib.error, _ISAL_ERROR, OSError, RuntimeError)
+# What the unpackers raise on data they cannot read: a bad CRC, an encrypted or exotic zip entry, offsets and sizes
+# that point nowhere (OSError, ValueError, struct.error and OverflowError come out of zipfile then).
+_UNPACKING: tuple[type[BaseException], ...] = (
+    zstandard.ZstdError, zipfile.BadZipFile, zlib.error, LZMAError, _ISAL_ERROR, struct.error, OSError, RuntimeError,
+    ValueError, OverflowError, KeyError,
+)  # fmt: skip
+_BROKEN: tuple[type[BaseException], ...] = (*_UNPACKING, EOFError)
 # Kineto JSON packs 10-40 times smaller; deflate cannot pass about 1,032. Only a bomb passes this by far.
 DEFAULT_MAX_RATIO = 400
 RATIO_FREE = (
@@ -93,6 +104,8 @@ class ByteStream:
             self.cut = f"the {self.container} data ends early ({_one_line(error)})"
             return b""
         except _UNPACKING as error:
+            if self.container == "plain":
+                raise _unreadable(self.path, error) from error
             if not self.lenient:
                 raise self._corrupt(self.out, error) from error
             self.cut = f"the {self.container} data is corrupt ({_one_line(error)})"
@@ -200,13 +213,16 @@ class _Prefixed:
 
 def members(path: Path) -> list[str]:
     """The entries of a zip that may be traces, in archive order; empty when the file is not a zip."""
-    with path.open("rb") as f:
-        if f.read(4) not in (ZIP, ZIP_EMPTY):
-            return []
+    try:
+        with path.open("rb") as f:
+            if f.read(4) not in (ZIP, ZIP_EMPTY):
+                return []
+    except OSError as error:
+        raise _unreadable(path, error) from error
     try:
         with zipfile.ZipFile(path) as z:
             names = [i.filename for i in z.infolist() if not i.is_dir() and i.file_size]
-    except (zipfile.BadZipFile, OSError, NotImplementedError) as error:
+    except _UNPACKING as error:
         raise TraceError(
             f"{path}: the zip archive cannot be read ({_one_line(error)}); copy it again"
         ) from error
@@ -245,7 +261,7 @@ def open_trace(
     except FileNotFoundError as error:
         raise TraceError(f"{path}: no such file; check the path") from error
     except OSError as error:
-        raise TraceError(f"{path}: cannot be opened ({error.strerror}); check its permissions") from error
+        raise _unreadable(path, error) from error
     size = path.stat().st_size
     if size == 0 and path.is_file():
         raw.close()
@@ -275,7 +291,9 @@ def _unwrap(
                 raise TraceError(
                     f"{path}: truncated: {cut} and no data before it; copy or capture the file again"
                 ) from cut
-        except (*_UNPACKING, EOFError) as e:
+        except _BROKEN as e:
+            if not kinds:  # the file itself, before anything is unpacked
+                raise _unreadable(path, e) from e
             raise TraceError(
                 f"{path}: the {'/'.join(kinds)} data cannot be unpacked ({_one_line(e)}); copy the file again"
             ) from e
@@ -305,16 +323,23 @@ def _open_member(path: Path, raw: IO[bytes] | None, member: str | None) -> ByteS
         names = members(path)
         if len(names) != 1:
             shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-            what = f"holds {len(names)} files ({shown}); name one, or read it as a folder of ranks"
-            raise TraceError(f"{path}: the zip {what if names else 'holds no file'}")
+            what = f"the zip holds {len(names)} files ({shown}); unpack it, or give it alone to read them as ranks"
+            raise TraceError(
+                f"{path}: {what if names else 'not a trace: the zip holds no file; copy it again'}"
+            )
         member = names[0]
     raw.seek(0)
     try:
         return zipfile.ZipFile(raw).open(member)
-    except (KeyError, RuntimeError, zipfile.BadZipFile, NotImplementedError) as error:
+    except _BROKEN as error:
         raise TraceError(
             f"{path}: entry {member} of the zip cannot be opened ({_one_line(error)})"
         ) from error
+
+
+def _unreadable(path: Path, error: BaseException) -> TraceError:
+    why = getattr(error, "strerror", None) or _one_line(error)
+    return TraceError(f"{path}: cannot be read ({why}); check the file and its permissions")
 
 
 def _one_line(error: BaseException) -> str:

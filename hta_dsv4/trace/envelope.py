@@ -19,6 +19,7 @@ from hta_dsv4.trace.container import ByteStream
 
 CHUNK = 1 << 20  # bytes of JSON decoded at once; 0.5 to 2 MB read equally fast, more only takes memory
 MAX_PENDING = 256 << 20  # a single event, or the text before or after the events, longer than this is refused
+MAX_BLANK = 1 << 20  # blanks and zeros before the JSON; a device such as /dev/zero gives them without end
 # Strings whole, so that nothing inside them counts; a quote alone opens a string that is not all there yet.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,"]', re.DOTALL)
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
@@ -64,8 +65,11 @@ class Envelope:
             more = self.stream.read(size)
             text += more
             if not text.strip(BLANK + b"\0" + BOM):
-                if more:
+                if more and len(text) <= MAX_BLANK:
                     continue
+                if more:
+                    what = f"not a trace: nothing but blanks and zeros in the first {len(text)} bytes"
+                    raise self._error(what, "give a Kineto trace (torch.profiler)")
                 self._stop_if_cut(text)
                 if self.stream.container != "plain":
                     what = f"no text in the {self.stream.container} data: empty, or truncated before its first block"
@@ -75,6 +79,13 @@ class Envelope:
                 raise self._error("the text is UTF-16", "convert it to UTF-8")
             lead = len(text) - len(text.removeprefix(BOM).lstrip(BLANK))
             if text[lead : lead + 1] == b"[":
+                first = text[lead + 1 :].lstrip(BLANK)[:1]
+                if not first and more and len(text) <= MAX_BLANK:
+                    continue
+                if first not in (b"{", b"]", b""):  # TOML and INI begin so too
+                    raise self._error(
+                        "not a trace: a list of no events", "give a Kineto trace (torch.profiler)"
+                    )
                 self.bare_list = True
                 return self._advance(text, lead + 1)
             if text[lead : lead + 1] != b"{":
@@ -135,9 +146,8 @@ class Envelope:
 
     def _finish(self, rest: bytes) -> None:
         """Read what follows the closed list of events."""
-        while (more := self._read(self.chunk)) and len(rest) <= MAX_PENDING:
-            rest += more
-        end = self._offset + len(rest)
+        rest, blanks = self._rest(rest)
+        end = self._offset + len(rest) + blanks
         rest = rest.rstrip(BLANK + b"\0")
         tail = rest.lstrip(BLANK)
         lead = self._offset + len(rest) - len(tail)
@@ -179,6 +189,26 @@ class Envelope:
                 'a second "traceEvents" was ignored: two traces seem to be joined in this file'
             )
         self._stop_if_cut(rest, all_events=True)
+
+    def _rest(self, rest: bytes) -> tuple[bytes, int]:
+        """Read to the end of the file, so that checksums are checked: (the text, how many more blanks follow it)."""
+        parts, size, blanks = [rest], len(rest), 0
+        while more := self._read(self.chunk):
+            if not more.strip(BLANK + b"\0"):
+                blanks += len(more)
+                if blanks <= MAX_BLANK:  # padding without end need not be held
+                    parts.append(more)
+                continue
+            size += blanks + len(more)
+            if size > MAX_PENDING or blanks > MAX_BLANK:
+                what = f"the text after the events is longer than {MAX_PENDING} bytes"
+                if blanks > MAX_BLANK:
+                    what = f"{blanks} bytes of blanks and zeros in the text after the events"
+                raise self._error(what, "give a file that holds one trace")
+            parts.append(more)
+            blanks = 0
+        held = sum(map(len, parts)) - size
+        return b"".join(parts), blanks - held
 
     def _read(self, size: int) -> bytes:
         """Read from what was put back, then from the stream."""

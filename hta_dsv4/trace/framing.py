@@ -23,6 +23,7 @@ from hta_dsv4.trace.envelope import BLANK, MAX_PENDING, REMEDY_CUT, Envelope, er
 T = TypeVar("T")
 
 BAD_SHOWN = 5  # malformed events reported one by one; the rest are counted
+TRIAL_BYTES = 256 << 20  # what trying cuts in one text may decode in all: half a second
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
@@ -153,14 +154,14 @@ class Framing(Envelope):
             try:
                 return self._decode(memoryview(text), decode, split)
             except msgspec.DecodeError as error:
-                return error
+                return _bare(error)
         # In place, as copying megabytes per trial costs more than decoding them. Decoded events may go on
         # looking into this text; the byte that is changed and restored belongs to none of them.
         kept, text[end] = text[end], ord("]")
         try:
             return self._decode(memoryview(text)[: end + 1], decode, split)
         except msgspec.DecodeError as error:
-            return error
+            return _bare(error)
         finally:
             text[end] = kept
 
@@ -266,11 +267,11 @@ class Framing(Envelope):
 def _cuts(text: bytearray) -> Iterator[int]:
     """Ends of pieces worth trying: just after the ``}`` of ``} , {``, from the end of the text backwards."""
     end, window = len(text), 1 << 14
-    tried = 0
-    while end > 1 and tried < 200:
+    tried, most = 0, max(8, min(200, TRIAL_BYTES // len(text)))
+    while end > 1 and tried < most:
         start = max(1, end - window)
         ends = [m.start() + 1 for m in _BOUNDARY.finditer(text, start, end)]
-        for cut in reversed(ends):
+        for cut in reversed(ends[tried - most :]):  # the last of them, as many as may still be tried
             tried += 1
             yield cut
         if ends:
@@ -282,6 +283,12 @@ def _cuts(text: bytearray) -> Iterator[int]:
             if window > len(text):
                 return
         window *= 4
+
+
+def _bare(error: msgspec.DecodeError) -> msgspec.DecodeError:
+    """The error without its frames, which would keep every text tried alive while no garbage is collected."""
+    error.__context__ = None
+    return error.with_traceback(None)
 
 
 def _ends_open(text: bytearray) -> bool:

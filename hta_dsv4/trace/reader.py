@@ -20,7 +20,7 @@ import pandas as pd
 
 from hta_dsv4.errors import TraceError
 from hta_dsv4.trace import activities as col
-from hta_dsv4.trace.collect import Collector
+from hta_dsv4.trace.collect import LONGEST_NS, Collector
 from hta_dsv4.trace.container import DEFAULT_MAX_RATIO, Progress, members, open_trace
 from hta_dsv4.trace.envelope import CHUNK
 from hta_dsv4.trace.framing import Framing
@@ -83,6 +83,7 @@ def read_trace(
     meta, warnings = build_meta({**framing.header, **framing.trailer}, labels)
     builder = Builder(collector, rank_of(meta), rank_of_pid)
     activities, events = builder.activities(), builder.events()
+    _refuse_impossible_sum(file, activities)
     if cpu:
         activities, more = link(activities, events)
         warnings += more
@@ -119,6 +120,7 @@ def read_traces(
         TraceError: as :func:`read_trace`; no trace in the folder; two files of one rank.
     """
     file = Path(path)
+    is_folder, is_file, entries = _listing(file)
 
     def one(file: Path, member: str | None = None) -> Trace:
         return read_trace(
@@ -128,11 +130,9 @@ def read_traces(
 
     skipped: list[str] = []
     traces: list[tuple[str, Trace]] = []
-    if file.is_dir():
-        candidates: list[tuple[str, Path, str | None]] = [
-            (p.name, p, None) for p in sorted(file.iterdir()) if p.is_file() and not p.name.startswith(".")
-        ]
-    elif file.is_file() and len(names := members(file)) > 1:
+    if is_folder:
+        candidates: list[tuple[str, Path, str | None]] = [(p.name, p, None) for p in entries]
+    elif is_file and len(names := members(file)) > 1:
         candidates = [(n, file, n) for n in names]
     else:
         return [one(file)]
@@ -157,6 +157,19 @@ def read_traces(
             out[0], warnings=(*out[0].warnings, f"{len(skipped)} files of {file} are no traces: {shown}")
         )
     return out
+
+
+def _listing(path: Path) -> tuple[bool, bool, list[Path]]:
+    """Whether a path is a folder, whether it is a file, and the visible files of a folder, by name."""
+    try:
+        folder = path.is_dir()
+        entries = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".") if folder else []
+        return folder, path.is_file(), entries
+    except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
+        why = getattr(error, "strerror", None) or error
+        raise TraceError(
+            f"{path}: cannot be looked at ({why}); check the path and its permissions"
+        ) from error
 
 
 def _rank_by_name(name: str, trace: Trace) -> Trace:
@@ -193,6 +206,18 @@ def _refuse_doubled_ranks(folder: Path, traces: list[tuple[str, Trace]]) -> None
                     "keep one run's traces in a folder, one file a rank"
                 )
             seen[rank] = name
+
+
+def _refuse_impossible_sum(file: Path, activities: pd.DataFrame) -> None:
+    """A sum that nears the end of int64 would wrap somewhere, so corrupt durations of such size are refused."""
+    dur = activities[col.DUR_NS].to_numpy()
+    if dur.sum(dtype=np.float64) > LONGEST_NS:
+        longest = int(dur.argmax())
+        name = str(activities[col.NAME].iloc[longest])[:80]
+        raise TraceError(
+            f"{file}: the activities last over a year in all, the longest {name!r} with {dur[longest]} ns (entry "
+            f"{activities[col.EVENT_INDEX].iloc[longest]}): corrupt times; repair that entry or capture again"
+        )
 
 
 def _why_no_gpu(c: Collector) -> str:

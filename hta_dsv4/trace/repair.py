@@ -132,11 +132,12 @@ def open_event(text: bytes) -> BadEvent:
         Its bounds; ``resume`` is ``None`` where no event follows, as at the end of a file that was cut.
     """
     ends, starts = _boundaries(text)
+    look = 8 if len(text) < 4 << 20 else 2  # each look decodes the text up to there
     low, high = 0, len(ends)  # the events up to ends[low] are whole; the text up to ends[high] is not
     while high - low > 1:
         middle = (low + high) // 2
         # Not every boundary is one: "}, {" may stand inside an event, so look at a few before giving up half.
-        near = range(middle, max(low, middle - 8), -1)
+        near = range(middle, max(low, middle - look), -1)
         found = next((i for i in near if is_whole(text[: ends[i]])), None)
         if found is None:
             high = middle

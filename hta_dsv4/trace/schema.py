@@ -178,11 +178,13 @@ class EventDecoder:
             )
             return self._kind(ph="")
         untyped = msgspec.json.Decoder(float_hook=str)
-        values = {
-            k: untyped.decode(v)
-            for k, v in parts.items()
-            if k in self._kind.__struct_fields__ and k != "args"
-        }
+        values: dict[str, Any] = {}
+        for k, text in parts.items():
+            if k in self._kind.__struct_fields__ and k != "args":
+                try:
+                    values[k] = untyped.decode(text)
+                except msgspec.DecodeError:  # a number of thousands of digits: whoever wants it finds it odd
+                    values[k] = bytes(text).decode("utf-8", "replace")
         for k in ("ph", "cat", "name"):
             v = values.get(k)
             if v is not None and not isinstance(v, str):

@@ -145,8 +145,12 @@ class Builder:
     def _dims(self) -> tuple[Ints, Mask]:
         """The (x, y, z) of each spelling of a grid or block: values and what is missing, shape (spellings, 3)."""
         triples: list[Any] = []
+        decoder = msgspec.json.Decoder(float_hook=str)  # no number is too long or too large to be looked at
         for raw in self.c.dims:
-            triple = msgspec.json.decode(raw) if raw else None
+            try:
+                triple = decoder.decode(raw) if raw else None
+            except msgspec.DecodeError:
+                triple = [bytes(raw).decode("utf-8", "replace")] * 3
             if isinstance(triple, list) and len(triple) == 3:
                 triples.extend(triple)
             else:
