@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -13,6 +14,7 @@ from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.capture_notes import profiler_notes
 from hta_dsv4.cli_capture import capture
+from hta_dsv4.cli_exit import run_and_exit
 from hta_dsv4.cli_gpu import coverage, fill, idle
 from hta_dsv4.cli_options import (
     Again,
@@ -57,8 +59,19 @@ app = typer.Typer(
 )
 
 
-# Newer typer carries its own copy of click, so click's classes are reached through what typer exports.
-_ClickException: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hta-dsv4 {metadata.version('hta-dsv4')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """What may stand before a command."""
 
 
 @app.command()
@@ -226,7 +239,7 @@ def explain(
     loaded = rule_set(rules)
     wanted: list[str] = []
     for name in names:
-        wanted += [line.rstrip("\r\n") for line in sys.stdin] if name == "-" else [name]
+        wanted += _names_on_stdin() if name == "-" else [name]
     found = [loaded.explain(n) for n in wanted if n.strip()]
     if not found:
         raise HtaDsv4Error("no kernel name given: every line of the input is empty")
@@ -235,6 +248,15 @@ def explain(
         Form.CSV: lambda: machine.explain_csv(found),
     }.get(chosen)
     write(chosen, text, lambda: [grid.explain_grid(found)], full)
+
+
+def _names_on_stdin() -> list[str]:
+    """Lines of stdin: UTF-8, as in traces, whatever the terminal's encoding; other bytes are shown as escapes."""
+    if sys.stdin is None:
+        raise HtaDsv4Error("stdin is closed; give names as arguments, or pipe them in")
+    if hasattr(sys.stdin, "reconfigure"):
+        sys.stdin.reconfigure(encoding="utf-8", errors="backslashreplace")
+    return [line.rstrip("\r\n") for line in sys.stdin]
 
 
 app.command()(fill)
@@ -253,35 +275,7 @@ def main(args: Sequence[str] | None = None) -> None:
     Args:
         args: the words after the command's name; by default the process's own.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            # a name that the terminal's encoding lacks is escaped, not a crash
-            stream.reconfigure(errors="backslashreplace")
-    try:
-        code = app(args, standalone_mode=False)
-    except _ClickException as error:
-        text = error.format_message()
-        if type(error).__name__ == "NoArgsIsHelpError":  # no words at all: the message is the help page
-            sys.stderr.write(text + "\n")
-        else:
-            context = getattr(error, "ctx", None)
-            hint = f" (see {context.command_path} --help)" if context else ""
-            sys.stderr.write(f"hta-dsv4: {_one_line(text)}{hint}\n")
-        code = 2
-    except HtaDsv4Error as error:
-        sys.stderr.write(f"hta-dsv4: {_one_line(str(error))}\n")
-        code = 2
-    except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("hta-dsv4: interrupted\n")
-        code = 130
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left: nothing more to say, and no noise at exit
-        code = 0
-    sys.exit(code or 0)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    run_and_exit(lambda: app(args, standalone_mode=False, prog_name="hta-dsv4"))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.progress import reading
 from hta_dsv4.present.text import console, markdown, print_grid
 from hta_dsv4.run import Run
-from hta_dsv4.shipped import resolve
+from hta_dsv4.shipped import label_of, resolve
 
 
 class Form(str, Enum):
@@ -113,32 +113,44 @@ def load_runs(
         frames: read Python frames.
 
     Raises:
-        HtaDsv4Error: a trace that cannot be read, or a companion of no variant.
+        HtaDsv4Error: a trace that cannot be read, a companion of no variant, or a second one of a variant.
     """
     chosen = rule_set(rules)
     # a shipped trace's name is its label too, but here only LABEL= says which variant is meant
     found = [(text, *resolve(text)) for text in companions or ()]
     beside = [(of if of and text.startswith(f"{of}=") else None, path) for text, of, path in found]
+    named = [(label, path) for label, path in map(resolve, inputs)]
+    labels = [label or label_of(path) for label, path in named]
+    companion_of = _companions(beside, labels)
     runs = []
-    for text in inputs:
-        label, path = resolve(text)
-        name = label or path.name.split(".")[0]
-        mine = [p for of, p in beside if of == name or (of is None and len(inputs) == 1)]
+    for (label, path), name in zip(named, labels, strict=True):
         with reading(path.name) as progress:
             runs.append(
                 run_module.load(
                     path, label=label, rules=chosen, salvage=salvage, frames=frames, progress=progress,
-                    companion=mine[0] if mine else None,
+                    companion=companion_of.get(name),
                 )
             )  # fmt: skip
-    labels = [r.label for r in runs]
+    return runs
+
+
+def _companions(beside: Sequence[tuple[str | None, Path]], labels: Sequence[str]) -> dict[str, Path]:
+    """The companion of each variant; checked before anything is read, as reading takes long."""
+    out: dict[str, Path] = {}
     for of, path in beside:
-        if of not in labels and not (of is None and len(inputs) == 1):
+        if of is None and len(labels) == 1:
+            of = labels[0]
+        if of is None or of not in labels:
             given = f"no variant is called {of!r}" if of is not None else "several variants are given"
             raise HtaDsv4Error(
                 f"--companion {path}: {given}; write LABEL=TRACE with one of {', '.join(labels)}"
             )
-    return runs
+        if of in out:
+            raise HtaDsv4Error(
+                f"--companion {path}: {of} has {out[of]} already; give one, a folder for several ranks"
+            )
+        out[of] = path
+    return out
 
 
 def write(

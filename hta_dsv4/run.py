@@ -45,6 +45,7 @@ from hta_dsv4.classify.origin_columns import INFERRED, METHODS
 from hta_dsv4.classify.origin_columns import NONE as NO_METHOD
 from hta_dsv4.classify.rules import RuleSet, default_rules
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.shipped import label_of, presentable
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.container import Progress
 from hta_dsv4.trace.model import Trace
@@ -73,6 +74,10 @@ class Run:
     rules: RuleSet
     origins: OriginRules = field(default_factory=default_origins)
     companion: Run | None = None
+
+    def __post_init__(self) -> None:
+        """Make the label text that every table and file can hold (a command line may give bytes that are none)."""
+        object.__setattr__(self, "label", presentable(self.label))
 
     @cached_property
     def steps(self) -> tuple[Steps, ...]:
@@ -421,7 +426,7 @@ def load(
     rules = rules or default_rules()
     traces = tuple(read_traces(path, python_frames=frames, salvage=salvage, progress=progress))
     beside = None if companion is None else load(companion, rules=rules, frames=frames, progress=progress)
-    return Run(label or path.name.split(".")[0], traces, rules, companion=beside)
+    return Run(label or label_of(path), traces, rules, companion=beside)
 
 
 def compare(

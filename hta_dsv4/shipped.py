@@ -44,17 +44,47 @@ def resolve(text: str) -> tuple[str | None, Path]:
     Raises:
         HtaDsv4Error: nothing is there under that name.
     """
-    if Path(text).exists():
+    if not text:
+        raise HtaDsv4Error(
+            "an empty word where a trace belongs; give a file, a folder or a shipped trace's name"
+        )
+    if _exists(text):
         return None, Path(text)
     label, equals, rest = text.partition("=")
     name = rest if equals else text
     if equals and not (label and rest):
         raise HtaDsv4Error(f"{text!r}: write it as LABEL=PATH, with both")
-    if Path(name).exists():
+    if _exists(name):
         return label, Path(name)
     known = traces()
     if name in known:
         return (label if equals else name), known[name]
+    if len(name) > 300:
+        name = f"{name[:300]}..."
     raise HtaDsv4Error(
         f"{name}: no such file or folder, and no shipped trace of that name (shipped: {', '.join(known) or 'none'})"
     )
+
+
+def _exists(text: str) -> bool:
+    """Whether something is there; a folder that may not be looked into is said, not taken for nothing."""
+    try:
+        Path(text).stat()
+    except PermissionError as error:
+        raise HtaDsv4Error(
+            f"{text}: cannot be looked at ({error.strerror}); check its permissions"
+        ) from error
+    except (OSError, ValueError):  # nothing there, or no name a file could have
+        return False
+    return True
+
+
+def label_of(path: Path) -> str:
+    """How a trace without a label is called: its file's name without suffixes, a folder's own name for ``.``."""
+    name = path.name or path.resolve().name
+    return presentable(name.split(".")[0] or name) or "trace"
+
+
+def presentable(text: str) -> str:
+    """Text without halves of surrogate pairs, by which Python keeps bytes that are not UTF-8: as escapes instead."""
+    return text.encode("utf-8", "backslashreplace").decode()
