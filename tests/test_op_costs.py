@@ -137,6 +137,15 @@ def test_an_ops_cost_goes_to_its_heavy_kernel_once():
     assert "counted at" in second.source
 
 
+def test_a_helper_of_an_unknown_cost_is_unknown():
+    """A reduction that finishes a product nobody described -> unknown too, not a launch's floor."""
+    part = counted_of(
+        [("gemm", 0, 900, {col.ROLE: "gemm_bf16"}), ("red", 1000, 100, {col.ROLE: "gemm_splitk_reduce"})]
+    )
+    costs, code = launch_costs(part, Workload())
+    assert {costs[i].known for i in code} == {UNKNOWN}
+
+
 COPY = {
     col.OP: "aten::copy_",
     col.OP_SHAPES: "[[4,8],[4,8],[]]",

@@ -23,7 +23,8 @@ from hta_dsv4.trace import activities as col
 STREAM, LAUNCH, OTHER = 0, 1, 2
 _WAIT_NS = 100_000  # the host slept longer than this while the GPU was still at work: it waited for it
 _FULL_QUEUE = 512  # fewer outstanding launches than this never filled a queue (CUDA's holds 1,024)
-_NEARLY = 0.97  # of the most that were outstanding: the queue was full
+_NEARLY = 0.9  # of the most that were outstanding: the queue was full, or nearly so
+_BLOCKED = 10  # a call at a full queue that took this many times the usual waited for room
 _LATE_NS = 2_000  # a start this much later than its own stream and launch explain has another cause
 GRAPH_GAP_NS = 416
 """Between consecutive kernels of a graph replay, ns: the median of the shipped ``cuda_graph`` capture (one H200)."""
@@ -276,10 +277,18 @@ def _host(
     outstanding = np.maximum(np.arange(calls) - np.searchsorted(np.sort(end[first]), at, side="right"), 0)
     most = int(outstanding.max())
     queue = most if most >= _FULL_QUEUE else 0
-    full = led & ~waited & (outstanding >= _NEARLY * queue) if queue else np.zeros(calls, dtype=bool)
+    crowded = outstanding >= _NEARLY * queue if queue else np.zeros(calls, dtype=bool)
+    usual = int(np.median(took))
+    if usual > 0:  # a call that found the queue full took long; what it took beyond the usual was waiting
+        blocked = np.append(0, np.where(crowded & (took > _BLOCKED * usual), took - usual, 0)[:-1])
+    else:  # durations of calls are not recorded: every call at a full queue may have waited
+        plain = same & ~waited & ~crowded
+        typical = int(np.median(delta[plain])) if plain.any() else 0
+        blocked = np.where(crowded, np.maximum(delta - typical, 0), 0)
+    full = led & ~waited & (blocked > 0)
     plain = same & ~waited & ~full
     typical = int(np.median(delta[plain])) if plain.any() else 0
-    host = np.where(waited | full, np.minimum(delta, typical), delta)
+    host = np.where(waited, np.minimum(delta, typical), np.where(full, np.maximum(delta - blocked, 0), delta))
     wait[waited] = (at - drained)[waited]
     room[full] = at[full] - start[place[full] - 1]
     return at, place, np.where(same, host, -1), wait, room, queue

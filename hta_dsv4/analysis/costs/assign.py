@@ -51,9 +51,7 @@ def launch_costs(part: Counted, w: Workload) -> tuple[list[Cost], Ints]:
 
     _copies(acts, put)
     role = acts[col.ROLE].astype(str).to_numpy()
-    for name, of in HELPERS.items():
-        put(np.flatnonzero((role == name) & (code < 0)), helper(of))
-    _by_op(acts, names, code, put)
+    _by_op(acts, names, role, code, put)
     _by_role(part, names, role, code, w, put)
     costs = list(index)
     return costs, code
@@ -75,7 +73,7 @@ def _copies(acts: pd.DataFrame, put: Put) -> None:
             put(rows[~inside], unknown("a copy over the bus: its ceiling is not in the table"))
 
 
-def _by_op(acts: pd.DataFrame, names: Ints, code: Ints, put: Put) -> None:
+def _by_op(acts: pd.DataFrame, names: Ints, role: Ints, code: Ints, put: Put) -> None:
     if col.OP not in acts:
         return
     text = {
@@ -97,10 +95,11 @@ def _by_op(acts: pd.DataFrame, names: Ints, code: Ints, put: Put) -> None:
             continue
         arguments = operands(str(text[col.OP_SHAPES][rows[0]]), str(text[col.OP_DTYPES][rows[0]]))
         name_code, labels = pd.factorize(names[rows])
-        main = int(np.argmax(np.bincount(name_code, weights=duration[rows])))
+        # What finishes another kernel's work is never the main one, however long it takes.
+        weight = np.where(np.isin(role[rows], list(HELPERS)), 0.0, duration[rows])
+        main = int(np.argmax(np.bincount(name_code, weights=weight)))
         leads = name_code == main
-        put(rows[~leads], helper(f"the op's main kernel ({op})"))
-        rows, of_call = rows[leads], call[mine][leads]
+        helpers, rows, of_call = rows[~leads], rows[leads], call[mine][leads]
         pieces = np.bincount(of_call)[of_call]
         if not any(a is not None and a.nbytes > _PIECE for a in arguments) and op not in (
             "aten::topk",
@@ -109,9 +108,11 @@ def _by_op(acts: pd.DataFrame, names: Ints, code: Ints, put: Put) -> None:
             # Equal kernels side by side are pieces of one call only where the trace numbers the calls.
             pieces = np.where(_numbered(acts)[rows], pieces, 1)
         plain = op.removeprefix("aten::")
+        cost = unknown(f"{op}: no kernel")
         for n, g in sorted({(int(p), int(x)) for p, x in zip(pieces, grid[rows], strict=True)}):
-            at = rows[(pieces == n) & (grid[rows] == g)]
-            put(at, _op_cost(plain, arguments, str(labels[main]), g).part(n))
+            cost = _op_cost(plain, arguments, str(labels[main]), g)
+            put(rows[(pieces == n) & (grid[rows] == g)], cost.part(n))
+        put(helpers, cost if is_unknown(cost) else helper(f"the op's main kernel ({op})"))
 
 
 def _op_cost(op: str, arguments: tuple[Operand | None, ...], kernel: str, grid_x: int) -> Cost:
@@ -141,6 +142,9 @@ def _by_role(part: Counted, names: Ints, role: Ints, code: Ints, w: Workload, pu
     for r in np.unique(role[left]):
         rows = left[role[left] == r]
         model = BY_ROLE.get(str(r))
+        if str(r) in HELPERS and g is not None and B is not None:
+            put(rows, helper(HELPERS[str(r)]))
+            continue
         if model is None or g is None or B is None:
             if model is not None:
                 why = (
