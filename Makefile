@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 # Core only: the analysis half runs without torch.
 $(VENV)/.core: pyproject.toml
@@ -19,7 +19,7 @@ $(VENV)/.core: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.core
-	$(PIP) install -e '.[capture,dev]'
+	$(PIP) install -e '.[capture,perfetto,docs,dev]'
 	touch $@
 
 demo: $(VENV)/.core
@@ -35,6 +35,10 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, in build/site; a warning is an error.
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -117,11 +117,5 @@ def captures_grid(captures: Sequence[Capture]) -> Grid:
         for c in captures
     )  # fmt: skip
     headers = ("variant", "file", "GPU", "capture", "sha256", "manifest", "steps")
-    return Grid(
-        "captures",
-        headers,
-        rows,
-        (),
-        (f"all of the above, hashed: {report_hash(captures)[:_SHOWN]}",),
-        left=6,
-    )
+    whole = f"all of the above, hashed: {report_hash(captures)[:_SHOWN]}"
+    return Grid("captures", headers, rows, notes=(whole,), left=6, prose=True)

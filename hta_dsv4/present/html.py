@@ -63,7 +63,7 @@ def grid_html(grid: Grid, full: bool = False) -> str:
 
     def cell(text: str) -> Cell:
         text = printable(text)
-        short = text if full else shorten(text, NAME_WIDTH)
+        short = text if full or grid.prose else shorten(text, NAME_WIDTH)
         return Cell(short, text if short != text else "")
 
     table = _Table(

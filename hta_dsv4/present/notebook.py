@@ -11,6 +11,7 @@ import pandas as pd
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.fill import Fill
+from hta_dsv4.analysis.findings import Findings
 from hta_dsv4.analysis.info import Info
 from hta_dsv4.analysis.launch_bound import IdleTime
 from hta_dsv4.analysis.roofline import Roofline
@@ -23,6 +24,7 @@ from hta_dsv4.present.coverage_grid import coverage_grid, owners_grid
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.fill_grid import fill_grid
+from hta_dsv4.present.findings_grid import finding_grids, findings_grid
 from hta_dsv4.present.grid import Grid, comparison_grid, info_grids, shares_grid
 from hta_dsv4.present.html import environment, grid_html
 from hta_dsv4.present.idle_grid import idle_grid
@@ -59,9 +61,9 @@ def show(*results: Any, top: int = TOP, full: bool = False) -> Shown:
     """Results as tables.
 
     Args:
-        results: what a Run's ``shares()``, ``fill()``, ``coverage()``, ``idle()``, ``roofline()``, ``whatif()`` and
-            ``info()`` gave, or ``compare()``, ``why()``, ``scaling()``, or a data frame; several coverages or idle
-            times stand side by side.
+        results: what a Run's ``shares()``, ``fill()``, ``coverage()``, ``idle()``, ``roofline()``, ``whatif()``,
+            ``findings()`` and ``info()`` gave, or ``compare()``, ``why()``, ``scaling()``, or a data frame. Several
+            coverages or idle times stand side by side.
         top: rows of each table; 0 for all.
         full: never shorten names.
 
@@ -101,6 +103,8 @@ def _grids(result: Any, top: int) -> Sequence[Grid]:
         return [roofline_grid(result, top)]
     if isinstance(result, WhatIf):
         return whatif_grids(result)
+    if isinstance(result, Findings):
+        return [findings_grid(result, top), *finding_grids(result, top)]
     if isinstance(result, Info):
         return info_grids(result)
     if isinstance(result, Grid):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.coverage import Coverage
+from hta_dsv4.analysis.findings import Findings
 from hta_dsv4.analysis.launch_bound import IdleTime
 from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.why import Explanation
@@ -22,6 +23,7 @@ from hta_dsv4.present.cross_grid import cross_grid
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.diff_words import shared_notes
 from hta_dsv4.present.falls import in_words
+from hta_dsv4.present.findings_grid import finding_grids, findings_grid, title
 from hta_dsv4.present.grid import Grid, comparison_grid, shares_grid
 from hta_dsv4.present.idle_grid import idle_grid
 from hta_dsv4.present.roofline_grid import roofline_grid
@@ -64,7 +66,7 @@ class Report:
         sections: its parts, in reading order.
         caveats: what makes its figures weaker than they look, said once.
         captures: the files it was made from.
-        comparison, explanation: what the tables come from.
+        comparison, explanation, findings: what the tables come from.
     """
 
     title: str
@@ -74,6 +76,7 @@ class Report:
     captures: tuple[Capture, ...]
     comparison: Comparison
     explanation: Explanation | None
+    findings: tuple[Findings, ...] = ()
 
 
 def build(
@@ -107,10 +110,13 @@ def build(
     if explanation is not None and explanation.whole is not None and len(pairs) > 1:
         summary.append(in_words(explanation.whole.decomposition))
     summary += [f"{r.label}: {note}" for r, g in zip(runs, crosses, strict=True) for note in g.notes]
+    found, without = _found(runs)
+    summary += [f"{f.label}, attack next: {title(f.ranked[0].finding)}" for f in found[-1:] if f.ranked]
     sections = [_shares(runs, comparison)]
     if explanation is not None:
         sections.append(_changes(explanation))
     sections += [_origins(runs, crosses), _timelines(runs), _full(runs)]
+    sections.append(_attack(found, without))
     if sweep is not None:
         sections.append(_sweep(sweep))
         summary += scaling_grid(sweep).notes[: max(1, len(sweep.flagged))]
@@ -123,10 +129,10 @@ def build(
     for why in pairs:
         change = f"{why.decomposition.base.label} → {why.decomposition.other.label}"
         caveats += [f"{change}: {note}" for note in why.notes if note not in common]
-    title = " → ".join(r.label for r in runs)
+    name = " → ".join(r.label for r in runs)
     return Report(
-        title, tuple(dict.fromkeys(summary)), tuple(sections), tuple(dict.fromkeys(caveats)), tuple(captures),
-        comparison, explanation,
+        name, tuple(dict.fromkeys(summary)), tuple(sections), tuple(dict.fromkeys(caveats)), tuple(captures),
+        comparison, explanation, tuple(found),
     )  # fmt: skip
 
 
@@ -227,6 +233,25 @@ def _full(runs: Sequence[Run]) -> Section:
     folded = {"coverage, idle time and who leaves SMs empty": tuple(grids)}
     folded |= {"how far each part is from what the GPU permits": tuple(floors)} if floors else {}
     return Section("How full the GPU is, and how fast it could be", tuple(text), drawn, (), folded)
+
+
+def _found(runs: Sequence[Run]) -> tuple[list[Findings], list[str]]:
+    """The findings of each variant, and why some have none."""
+    found, without = [], []
+    for run in runs:
+        try:
+            found.append(run.findings())
+        except HtaDsv4Error as error:
+            without.append(f"{run.label}: {error}.")
+    return found, without
+
+
+def _attack(found: Sequence[Findings], without: Sequence[str]) -> Section:
+    """What to attack next in the last variant; the others' and all evidence on demand."""
+    folded = {f"{f.label}: what to attack": (findings_grid(f), *finding_grids(f)) for f in found[:-1]}
+    folded |= {f"{f.label}: the evidence": tuple(finding_grids(f)) for f in found[-1:]}
+    table = tuple(findings_grid(f) for f in found[-1:])
+    return Section("What to attack next", tuple(without), (), table, folded)
 
 
 def _sweep(sweep: Scaling) -> Section:

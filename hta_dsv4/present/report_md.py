@@ -14,12 +14,14 @@ from hta_dsv4.analysis.why import Why
 from hta_dsv4.present.captures import captures_grid
 from hta_dsv4.present.diff_words import signed
 from hta_dsv4.present.falls import falls
+from hta_dsv4.present.findings_grid import findings_grid
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, us
 from hta_dsv4.present.report import Report
 from hta_dsv4.present.text import markdown, printable, shorten
 
 MOVERS = 8
 NAME_WIDTH = 70
+ATTACKED = 5
 _BAR = 36
 LIMIT = 65_536
 """Characters a GitHub comment may have."""
@@ -35,7 +37,8 @@ def report_md(report: Report) -> str:
         Markdown below :data:`LIMIT` characters; of very many variants the last changes are left out, and it says so.
     """
     head = [markdown(_summary(report)), markdown(_shares(report.comparison))]
-    tail = [_bullets("caveats", report.caveats)] if report.caveats else []
+    tail = [markdown(findings_grid(f, ATTACKED)) for f in report.findings[-1:]]
+    tail += [_bullets("caveats", report.caveats)] if report.caveats else []
     tail += [_folded("captures", markdown(captures_grid(report.captures)))] if report.captures else []
     pairs = list(report.explanation.pairs) if report.explanation is not None else []
     if report.explanation is not None and not pairs:
