@@ -16,7 +16,7 @@ import moe_fp4
 import torch
 from dsv4_kernels import mhc_fused, moe_grouped, paged_logits
 from dsv4_kernels.indexer import indexer_logits
-from graph_timing import copy_bytes_per_us, median_us
+from graph_timing import copy_bytes_per_us, median_us, need_gpu
 
 
 def sweep_logits() -> None:
@@ -84,6 +84,7 @@ def main() -> int:
     Returns:
         How many failed.
     """
+    need_gpu("check_other_gpu.py")
     torch.manual_seed(0)
     print(torch.cuda.get_device_name(), torch.__version__)
     ceiling = copy_bytes_per_us()

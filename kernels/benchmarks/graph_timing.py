@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import statistics
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+
+
+def need_gpu(script: str) -> None:
+    """Leave with one line where there is no GPU."""
+    if not torch.cuda.is_available():
+        sys.exit(f"{script}: no CUDA device; this benchmark times kernels and needs one")
 
 
 def median_us(calls: Sequence[Callable[[], Any]], replays: int = 20) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from dsv4_kernels.indexer import PagedIndexK, indexer_logits, indexer_topk
-from graph_timing import copy_bytes_per_us, median_us, poisoned, relative
+from graph_timing import copy_bytes_per_us, median_us, need_gpu, poisoned, relative
 
 WIDTH = 262_144  # 1,048,576 tokens of context / 4
 
@@ -102,6 +102,7 @@ def times(pool: PagedIndexK, ceiling: float) -> None:
 
 def main() -> None:
     """Check, then time."""
+    need_gpu("indexer.py")
     torch.manual_seed(0)
     pool = generate_pool(131_072)
     check(pool)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from dsv4_kernels.mhc import MhcWeights, hc_head, mhc_post, mhc_pre
-from graph_timing import copy_bytes_per_us, median_us, poisoned, relative
+from graph_timing import copy_bytes_per_us, median_us, need_gpu, poisoned, relative
 
 DIM = 4096
 SITES = 86
@@ -74,6 +74,7 @@ def times(ceiling: float) -> None:
 
 def main() -> None:
     """Check, then time."""
+    need_gpu("mhc.py")
     torch.manual_seed(0)
     check()
     times(copy_bytes_per_us())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from dsv4_kernels.moe_fp4 import Fp4Experts, moe_fp4, random_experts, route
-from graph_timing import copy_bytes_per_us, median_us, poisoned, relative
+from graph_timing import copy_bytes_per_us, median_us, need_gpu, poisoned, relative
 
 DIM, INTER, EXPERTS = 4096, 2048, 256
 
@@ -60,6 +60,7 @@ def times(experts: Fp4Experts, ceiling: float) -> None:
 
 def main() -> None:
     """Check, then time, both formats."""
+    need_gpu("moe_fp4.py")
     torch.manual_seed(0)
     ceiling = copy_bytes_per_us()
     for fmt in ("mxfp4", "nvfp4"):

@@ -8,9 +8,11 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from dsv4_kernels import _expect
 from dsv4_kernels.layout import HEAD_DIM, PagedKV
 
 MAX_ROWS = 65_535
+LARGEST_SCALE = 1e38  # times log2(e) it is still a float32
 
 Convention = Literal["flashmla", "sglang"]
 """What ``lse`` means where implementations differ (the output is the same in both).
@@ -91,11 +93,6 @@ class DecodeCall:
         return out.view(*shape, HEAD_DIM), lse.view(shape)
 
 
-def _expect(condition: bool, name: str, expected: str, got: object) -> None:
-    if not condition:
-        raise ValueError(f"{name}: expected {expected}, got {got}")
-
-
 def _describe(tensor: Tensor) -> str:
     return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}"
 
@@ -106,17 +103,17 @@ def _scope(
     batch, q_len = q.shape[0], q.shape[1]
     cache_name = "cache" if prefix == "" else "extra"
     indices_name, length_name = f"{prefix}indices", f"{prefix}topk_length"
-    _expect(isinstance(cache, PagedKV), cache_name, "a PagedKV", type(cache).__name__)
-    _expect(cache.data.device == q.device, cache_name, f"data on {q.device}", cache.data.device)
+    _expect.instance(cache_name, cache, PagedKV)
+    _expect.that(cache.data.device == q.device, cache_name, f"data on {q.device}", cache.data.device)
     if indices is None:
         raise ValueError(f"{indices_name}: expected int32 [B, S, topk] beside {cache_name}, got None")
     shaped = indices.ndim == 3 and indices.shape[:2] == (batch, q_len) and indices.shape[2] >= 1
-    _expect(
+    _expect.that(
         shaped and indices.dtype == torch.int32 and indices.device == q.device,
         indices_name, f"int32 [{batch}, {q_len}, topk >= 1] on {q.device}", _describe(indices),
     )  # fmt: skip
     if lengths is not None:
-        _expect(
+        _expect.that(
             lengths.dtype == torch.int32 and lengths.shape == (batch,) and lengths.device == q.device,
             length_name, f"int32 [{batch}] on {q.device}", _describe(lengths),
         )  # fmt: skip
@@ -124,15 +121,15 @@ def _scope(
     flat = indices.reshape(batch * q_len, indices.shape[2]).contiguous()
     if check and flat.numel():
         low, high = int(flat.min()), int(flat.max())
-        _expect(low >= -1, indices_name, "values >= -1", low)
-        _expect(
+        _expect.that(low >= -1, indices_name, "values >= -1", low)
+        _expect.that(
             high < cache.num_slots, indices_name,
             f"values below {cache.num_slots} ({cache.num_pages} pages of {cache.page_size})", high,
         )  # fmt: skip
         if lengths is not None:
-            _expect(int(lengths.min()) >= 0, length_name, "values >= 0", int(lengths.min()))
+            _expect.that(int(lengths.min()) >= 0, length_name, "values >= 0", int(lengths.min()))
             longest = int(lengths.max())
-            _expect(longest <= flat.shape[1], length_name, f"values up to {flat.shape[1]}", longest)
+            _expect.that(longest <= flat.shape[1], length_name, f"values up to {flat.shape[1]}", longest)
     return Scope(cache, flat, lengths)
 
 
@@ -176,11 +173,11 @@ def make_call(
              "extra_topk_length": extra_topk_length, "attn_sink": attn_sink}  # fmt: skip
     for name, value in named.items():
         optional = name not in ("q", "indices")
-        _expect(
+        _expect.that(
             isinstance(value, Tensor) or (optional and value is None), name, "a tensor", type(value).__name__
         )
     shaped = q.ndim == 4 and q.shape[3] == HEAD_DIM and min(q.shape) >= 1
-    _expect(
+    _expect.that(
         shaped and q.dtype == torch.bfloat16,
         "q",
         f"bfloat16 [B, S, H, {HEAD_DIM}], none of them 0",
@@ -188,11 +185,18 @@ def make_call(
     )
     batch, q_len, heads, _ = q.shape
     choices = get_args(Convention)
-    _expect(convention in choices, "convention", f"one of {', '.join(choices)}", repr(convention))
-    scale = float(softmax_scale)
-    _expect(0 < scale < float("inf"), "softmax_scale", "a positive finite number", softmax_scale)
+    _expect.that(convention in choices, "convention", f"one of {', '.join(choices)}", repr(convention))
+    # The kernels scale in float32: less than its least normal number would be 0 there, more than its largest infinite.
+    scale = _expect.number("softmax_scale", softmax_scale, torch.finfo(torch.float32).tiny)
+    _expect.that(scale <= LARGEST_SCALE, "softmax_scale", f"at most {LARGEST_SCALE:g}", softmax_scale)
+    _expect.that(
+        check_indices is None or isinstance(check_indices, bool),
+        "check_indices",
+        "True, False or None",
+        repr(check_indices),
+    )
     if attn_sink is not None:
-        _expect(
+        _expect.that(
             attn_sink.dtype == torch.float32 and attn_sink.shape == (heads,) and attn_sink.device == q.device,
             "attn_sink", f"float32 [{heads}] on {q.device}", _describe(attn_sink),
         )  # fmt: skip
@@ -202,9 +206,9 @@ def make_call(
     if extra is not None:
         scopes.append(_scope(q, "extra_", extra, extra_indices, extra_topk_length, check))
     else:
-        _expect(extra_indices is None, "extra_indices", "None without extra", "a tensor")
-        _expect(extra_topk_length is None, "extra_topk_length", "None without extra", "a tensor")
+        _expect.that(extra_indices is None, "extra_indices", "None without extra", "a tensor")
+        _expect.that(extra_topk_length is None, "extra_topk_length", "None without extra", "a tensor")
     # Rows and head groups are the y and z of the launch grids.
-    _expect(batch * q_len <= MAX_ROWS, "q", f"at most {MAX_ROWS} query tokens (B * S)", batch * q_len)
+    _expect.that(batch * q_len <= MAX_ROWS, "q", f"at most {MAX_ROWS} query tokens (B * S)", batch * q_len)
     flat_q = q.reshape(batch * q_len, heads, HEAD_DIM).contiguous()
     return DecodeCall(flat_q, tuple(scopes), attn_sink, scale, convention, batch, q_len)

@@ -8,11 +8,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from dsv4_kernels import _expect
+from dsv4_kernels._device import describe_device, interpreting, launching
 from dsv4_kernels.call import Convention, DecodeCall, make_call
 from dsv4_kernels.layout import HEAD_DIM, PagedKV
 from dsv4_kernels.mma import mma_decode
 from dsv4_kernels.reference import reference_attention
-from dsv4_kernels.runtime import describe_device, interpreting
 from dsv4_kernels.select import combine_config, loop_config, split_configs
 from dsv4_kernels.simt import simt_decode
 from dsv4_kernels.split_k import split_k_decode
@@ -63,13 +64,14 @@ def run_call(call: DecodeCall, variant: Variant, num_splits: int | None = None) 
     if variant == "reference":
         out, lse = reference_attention(call)
         return out.to(torch.bfloat16), lse
-    if variant == "simt":
-        return simt_decode(call)
-    device = describe_device(call.q)
-    config, splits = split_configs(device, call.rows, call.heads, call.widths, num_splits)
-    if variant == "mma" or splits == 1:
-        return mma_decode(call, loop_config(device, call.heads))
-    return split_k_decode(call, config, combine_config(call.rows, call.heads), splits)
+    with launching(call.q):
+        if variant == "simt":
+            return simt_decode(call)
+        device = describe_device(call.q)
+        config, splits = split_configs(device, call.rows, call.heads, call.widths, num_splits)
+        if variant == "mma" or splits == 1:
+            return mma_decode(call, loop_config(device, call.heads))
+        return split_k_decode(call, config, combine_config(call.rows, call.heads), splits)
 
 
 def sparse_mla_decode(
@@ -110,9 +112,14 @@ def sparse_mla_decode(
         variant: ``simt`` (the baseline), ``mma``, ``split_k``, ``reference`` (torch), or ``auto``: the
             environment variable ``HTA_DSV4_ATTENTION`` if set, else ``split_k``.
         num_splits: Programs per row's list, for ``split_k``; None for
-            :func:`~dsv4_kernels.select.num_splits`. 1 runs the single-launch kernel.
+            :func:`~dsv4_kernels.select.num_splits`. 1 runs the single-launch kernel; more than there are blocks,
+            or than 256, run as that many.
         check_indices: Compare index and length *values* with the pools (waits for a GPU, not capturable).
-            None: only on the CPU. An index past the pool is undefined behaviour where it is not checked.
+            None: only on the CPU. Where it is not checked an index past the pool is undefined behaviour, a negative
+            one is none, and a length outside 0 .. topk counts as 0 or topk.
+
+    NaN or infinity in ``q``, in a named token or in ``attn_sink`` leaves no finite output in that head's row, and none
+    elsewhere is touched; an infinite sink takes all of the weight (output 0), one of -inf none.
 
     Returns:
         Output bf16 ``[B, S, H, 512]`` and lse float32 ``[B, S, H]`` (natural log).
@@ -126,8 +133,11 @@ def sparse_mla_decode(
         extra_topk_length=extra_topk_length, attn_sink=attn_sink, softmax_scale=softmax_scale,
         convention=convention, check_indices=check_indices,
     )  # fmt: skip
-    if num_splits is not None and (
-        isinstance(num_splits, bool) or not isinstance(num_splits, int) or num_splits < 1
-    ):
-        raise ValueError(f"num_splits: expected a positive integer or None, got {num_splits!r}")
+    if num_splits is not None:
+        _expect.count("num_splits", num_splits)
+        # "auto" may become any form by the environment, which must not turn a legal call into an error.
+        if variant not in ("auto", "split_k"):
+            raise ValueError(
+                f"num_splits: expected None, variant {variant!r} does not split, got {num_splits}"
+            )
     return call.unflatten(*run_call(call, chosen, num_splits))

@@ -59,27 +59,34 @@ def encode_e2m1(values: torch.Tensor) -> torch.Tensor:
     return code[..., 0::2] | (code[..., 1::2] << 4)
 
 
-def quantize(weight: torch.Tensor, fmt: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def quantize(
+    weight: torch.Tensor, fmt: str, name: str = "weight"
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Quantise a stack of matrices along their last axis.
 
     MXFP4 scales are the least power of two that keeps the block's maximum at or under 6, so nothing saturates. NVFP4's
     global scale puts the largest block scale at 448, the largest e4m3.
 
     Args:
-        weight: Floating point [E, N, K], K a multiple of the block.
+        weight: Floating point [E, N, K], finite, K a multiple of the block.
         fmt: ``"mxfp4"`` or ``"nvfp4"``.
+        name: What the caller calls ``weight``, for the message of an error.
 
     Returns:
         Packed uint8 [E, N, K // 2]; scales [E, N, K // block], uint8 (E8M0) or e4m3; global scales float32 [E] or None.
 
     Raises:
-        ValueError: The format is unknown or K is not a multiple of its block.
+        ValueError: The format is unknown, ``weight`` has another shape, no elements or a value that is not finite.
     """
     _expect.choice("format", fmt, FORMATS)
+    if not isinstance(weight, torch.Tensor) or weight.dim() != 3 or not weight.numel():
+        got = list(weight.shape) if isinstance(weight, torch.Tensor) else type(weight).__name__
+        raise ValueError(f"{name}: expected a floating point tensor [E, N, K], none of them 0, got {got}")
+    _expect.finite(name, weight)
     experts, rows, width = weight.shape
     block = BLOCK[fmt]
     if width % block:
-        raise ValueError(f"weight: expected a last axis that is a multiple of {block} for {fmt}, got {width}")
+        raise ValueError(f"{name}: expected a last axis that is a multiple of {block} for {fmt}, got {width}")
     blocks = weight.float().reshape(experts, rows, width // block, block)
     amax = blocks.abs().amax(dim=3)
     if fmt == "mxfp4":

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dsv4_kernels import _expect
+
 HEAD_DIM = 512
 NOPE_DIM = 448
 ROPE_DIM = 64
@@ -24,22 +26,26 @@ SCALE_BYTES = 8  # 7 scales and a pad byte
 SCALE_BIAS = 127
 E4M3_MAX = 448.0
 MIN_AMAX = 1e-4  # the write rule's floor: an all-zero group still gets a finite scale
+MAX_AMAX = (
+    240.0 * 2.0**120
+)  # the largest value that comes back finite, from e4m3 times its scale and from bf16 alike
+MAX_PAGE_SIZE = 1 << 20  # the kernels count the bytes of a page in 32 bits
 
 
 def page_bytes(page_size: int) -> int:
     """Bytes of one page: records and scales, rounded up to a multiple of a record.
 
     Args:
-        page_size: Tokens in a page, at least 1.
+        page_size: Tokens in a page, 1 to 1,048,576.
 
     Returns:
         ``ceil(page_size * 584 / 576) * 576``.
 
     Raises:
-        ValueError: ``page_size`` is not a positive integer.
+        ValueError: ``page_size`` is not an integer in that range.
     """
-    if isinstance(page_size, bool) or not isinstance(page_size, int) or page_size < 1:
-        raise ValueError(f"page_size: expected a positive integer, got {page_size!r}")
+    if _expect.count("page_size", page_size) > MAX_PAGE_SIZE:
+        raise ValueError(f"page_size: expected at most {MAX_PAGE_SIZE}, got {page_size}")
     return -(-page_size * (RECORD_BYTES + SCALE_BYTES) // RECORD_BYTES) * RECORD_BYTES
 
 
@@ -62,6 +68,8 @@ class PagedKV:
     def __post_init__(self) -> None:
         expected = page_bytes(self.page_size)
         data = self.data
+        if not isinstance(data, Tensor):
+            raise ValueError(f"PagedKV.data: expected a uint8 tensor, got {type(data).__name__}")
         if data.dtype != torch.uint8:
             raise ValueError(f"PagedKV.data: expected dtype uint8, got {data.dtype}")
         if data.ndim != 2 or data.shape[1] != expected:
@@ -133,7 +141,7 @@ def pack_kv(kv: Tensor, page_size: int) -> PagedKV:
     """Quantise tokens and lay them out in pages, token ``i`` in flat slot ``i``.
 
     Args:
-        kv: float ``[tokens, 512]``, finite; the last 64 columns are the rotary part.
+        kv: float ``[tokens, 512]``, at most 3.19e38 in magnitude; the last 64 columns are the rotary part.
         page_size: Tokens in a page.
 
     Returns:
@@ -141,13 +149,14 @@ def pack_kv(kv: Tensor, page_size: int) -> PagedKV:
         last token, scale pads and the page's tail are zero.
 
     Raises:
-        ValueError: ``kv`` is not float ``[tokens, 512]`` or holds NaN or infinities.
+        ValueError: ``kv`` is not float ``[tokens, 512]`` or holds NaN, infinities or values that would become one.
     """
     size = page_bytes(page_size)
+    if not isinstance(kv, Tensor):
+        raise ValueError(f"kv: expected a float tensor [tokens, {HEAD_DIM}], got {type(kv).__name__}")
     if kv.ndim != 2 or kv.shape[1] != HEAD_DIM or not kv.is_floating_point():
         raise ValueError(f"kv: expected float [tokens, {HEAD_DIM}], got {kv.dtype} {list(kv.shape)}")
-    if not bool(torch.isfinite(kv).all()):
-        raise ValueError("kv: expected finite values, got NaN or infinity; e4m3 cannot store them")
+    _expect.finite("kv", kv, MAX_AMAX)  # e4m3 can store neither NaN (as the kernels read it) nor infinity
     tokens = kv.shape[0]
     pages = max(1, -(-tokens // page_size))
     cache = PagedKV(torch.zeros(pages, size, dtype=torch.uint8, device=kv.device), page_size)

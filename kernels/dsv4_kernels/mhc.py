@@ -3,7 +3,7 @@
 Around each attention and each MoE block (86 sites in V4-Flash) the state ``x [T, 4, D]`` is mixed down to the block's
 input by ``mhc_pre`` and mixed back by ``mhc_post``; after the last block ``hc_head`` mixes the streams down for good.
 The mixing weights come from a float32 product [T, 4 D] x [4 D, 24], bandwidth-bound (N = 24), and a 20-iteration
-Sinkhorn normalisation of a 4 x 4 matrix. The torch form launches the product as a float32 ``F.linear`` and some 170
+Sinkhorn normalisation of a 4 x 4 matrix. The torch form launches the product as a float32 ``F.linear`` and some 140
 small kernels; the fused form is two launches before a block and one after it.
 """
 
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 
 from . import _expect
+from ._device import launching
 from .mhc_fused import hc_head_fused, post_fused, pre_fused
 
 STREAMS = 4
@@ -24,7 +25,7 @@ PRE_VARIANTS = ("auto", "torch", "fused")
 
 @dataclass(frozen=True)
 class MhcWeights:
-    """One site's weights.
+    """One site's weights, finite.
 
     Attributes:
         fn: float32 [24, 4 * D]: rows 0-3 pre, 4-7 post, 8-23 the 4 x 4 combination, row-major.
@@ -58,7 +59,7 @@ def mhc_pre(
         w: The site's weights.
         eps: Under the root of the streams' mean square (the model's RMSNorm epsilon).
         hc_eps: Added to the pre weights and to every Sinkhorn sum.
-        iters: Sinkhorn iterations, the softmax round included.
+        iters: Sinkhorn iterations, the softmax round included; at least 1.
         variant: ``"torch"``, ``"fused"`` (Triton, two launches) or ``"auto"`` (fused on CUDA).
 
     Returns:
@@ -69,11 +70,13 @@ def mhc_pre(
     """
     _expect.choice("variant", variant, PRE_VARIANTS)
     _, _, width = _streams(x)
+    _expect.instance("w", w, MhcWeights)
     _expect.tensor("w.fn", w.fn, torch.float32, (MIXES, STREAMS * width), device=x.device)
-    if iters < 1:
-        raise ValueError(f"iters: expected at least 1, got {iters}")
+    _expect.count("iters", iters)
+    eps, hc_eps = _expect.number("eps", eps), _expect.number("hc_eps", hc_eps)
     if _expect.fast_form(variant, "fused", "torch", x.device) == "fused":
-        return pre_fused(x, w.fn, w.scale, w.base, eps, hc_eps, iters)
+        with launching(x):
+            return pre_fused(x, w.fn, w.scale, w.base, eps, hc_eps, iters)
     flat = x.flatten(1).float()
     rsqrt = torch.rsqrt(flat.square().mean(dim=1, keepdim=True) + eps)
     mixes = F.linear(flat, w.fn) * rsqrt
@@ -118,7 +121,8 @@ def mhc_post(
     _expect.tensor("post", post, torch.float32, (tokens, STREAMS), device=x.device)
     _expect.tensor("comb", comb, torch.float32, (tokens, STREAMS, STREAMS), device=x.device)
     if _expect.fast_form(variant, "fused", "torch", x.device) == "fused":
-        return post_fused(block, x, post, comb)
+        with launching(x):
+            return post_fused(block, x, post, comb)
     mixed = (comb[:, :, :, None] * x.float()[:, :, None, :]).sum(dim=1)
     return (post[:, :, None] * block.float()[:, None, :] + mixed).to(x.dtype)
 
@@ -155,8 +159,10 @@ def hc_head(
     _expect.tensor("fn", fn, torch.float32, (STREAMS, STREAMS * width), device=x.device)
     _expect.tensor("scale", scale, torch.float32, (1,), device=x.device)
     _expect.tensor("base", base, torch.float32, (STREAMS,), device=x.device)
+    eps, hc_eps = _expect.number("eps", eps), _expect.number("hc_eps", hc_eps)
     if _expect.fast_form(variant, "fused", "torch", x.device) == "fused":
-        return hc_head_fused(x, fn, scale, base, eps, hc_eps)
+        with launching(x):
+            return hc_head_fused(x, fn, scale, base, eps, hc_eps)
     flat = x.flatten(1).float()
     rsqrt = torch.rsqrt(flat.square().mean(dim=1, keepdim=True) + eps)
     weights = torch.sigmoid(F.linear(flat, fn) * rsqrt * scale + base) + hc_eps

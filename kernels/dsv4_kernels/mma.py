@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dsv4_kernels._device import operand
 from dsv4_kernels.call import DecodeCall
 from dsv4_kernels.core import attend, finish, load_q, reread_program_id, scope_length, store_tiles
-from dsv4_kernels.runtime import LOG2_E, kernel_arguments, launch_options, operand_type
+from dsv4_kernels.runtime import LOG2_E, kernel_arguments, launch_options
 from dsv4_kernels.select import MmaConfig
 
 
@@ -68,7 +69,7 @@ def mma_decode(
         call.q, out, lse, **kernel_arguments(call), scale_log2=call.scale * LOG2_E,
         HAS_SINK=call.sink is not None, SGLANG=call.convention == "sglang",
         BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
-        OPERAND=operand_type(), STAGES=config.stages,
+        OPERAND=operand(tl.bfloat16), STAGES=config.stages,
         AHEAD=config.ahead, SINGLE=False, **launch_options(config.warps, config.pdl),
     )  # fmt: skip
     return out, lse

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 
 from . import _expect, fp4
+from ._device import launching
 from .moe_grouped import moe_triton
 from .moe_route import route_triton
 
@@ -103,22 +104,18 @@ def quantize_experts(w13: torch.Tensor, w2: torch.Tensor, format: str = "mxfp4")
     """Quantise float experts.
 
     Args:
-        w13: Floating point [E, 2 * I, D], gate rows first.
-        w2: Floating point [E, D, I].
+        w13: Floating point [E, 2 * I, D], finite, gate rows first.
+        w2: Floating point [E, D, I], finite.
         format: ``"mxfp4"`` or ``"nvfp4"``.
 
     Returns:
         The experts, on the same device.
 
     Raises:
-        ValueError: The format is unknown or the shapes do not fit each other.
+        ValueError: The format is unknown, a value is not finite or the shapes do not fit each other.
     """
-    if w13.dim() != 3 or w2.dim() != 3:
-        raise ValueError(
-            f"w13, w2: expected [E, 2*I, D] and [E, D, I], got {list(w13.shape)}, {list(w2.shape)}"
-        )
-    packed13, s13, g13 = fp4.quantize(w13, format)
-    packed2, s2, g2 = fp4.quantize(w2, format)
+    packed13, s13, g13 = fp4.quantize(w13, format, "w13")
+    packed2, s2, g2 = fp4.quantize(w2, format, "w2")
     return Fp4Experts(format, packed13, s13, packed2, s2, g13, g2)
 
 
@@ -145,7 +142,12 @@ def random_experts(
 
     Returns:
         The experts.
+
+    Raises:
+        ValueError: The format is unknown or a size is not what is described here.
     """
+    for name, size in (("count", count), ("hidden", hidden), ("inter", inter)):
+        _expect.count(name, size)
     block = fp4.BLOCK[_expect.choice("format", format, fp4.FORMATS)]
 
     def codes(rows: int, width: int) -> torch.Tensor:
@@ -193,7 +195,8 @@ def route(
         bias: float32 [E], added to the scores for the choice only; None for none.
         topk: Experts per token.
         scaling: The routed scaling factor the normalised weights are multiplied by.
-        hash_ids: int32 [T, topk] of ids already chosen (hash-routed layers); excludes ``bias``.
+        hash_ids: int32 [T, topk] of ids already chosen (hash-routed layers), each in 0 .. E-1 (checked on the CPU
+            only); excludes ``bias``.
         variant: ``"torch"``, ``"triton"`` (one launch) or ``"auto"`` (triton on CUDA).
 
     Returns:
@@ -204,7 +207,9 @@ def route(
     """
     _expect.choice("variant", variant, VARIANTS)
     tokens, experts = _expect.tensor("logits", logits, torch.float32, ("T", "E"))
-    if tokens == 0 or not 1 <= topk <= experts:
+    _expect.count("topk", topk)
+    scaling = _expect.number("scaling", scaling)
+    if tokens == 0 or topk > experts:
         raise ValueError(f"topk: expected T > 0 and 1 <= topk <= E, got T {tokens}, topk {topk}, E {experts}")
     if bias is not None:
         _expect.tensor("bias", bias, torch.float32, (experts,), device=logits.device)
@@ -212,9 +217,10 @@ def route(
         _expect.tensor("hash_ids", hash_ids, torch.int32, (tokens, topk), device=logits.device)
         if bias is not None:
             raise ValueError("bias: expected None together with hash_ids, whose layers have no bias")
+        _expect.ids("hash_ids", hash_ids, experts)
     if _expect.fast_form(variant, "triton", "torch", logits.device) == "triton":
-        ids, weights = route_triton(logits, bias, topk, scaling, hash_ids)
-        return ids, weights
+        with launching(logits):
+            return route_triton(logits, bias, topk, scaling, hash_ids)
     scores = F.softplus(logits).sqrt()
     if hash_ids is not None:
         chosen = hash_ids.long()
@@ -240,9 +246,9 @@ def moe_fp4(
     Args:
         x: bfloat16 [T, D].
         experts: The layer's experts.
-        ids: int32 [T, topk], each in 0 .. E-1 (not checked on the device).
+        ids: int32 [T, topk], each in 0 .. E-1 (checked on the CPU only); an expert may stand in a row more than once.
         weights: float32 [T, topk].
-        limit: The swiglu clamp.
+        limit: The swiglu clamp, at least 0; infinity for none.
         variant: ``"torch"``, ``"triton"`` or ``"auto"`` (triton on CUDA).
         chunk: The torch form dequantises this many token-expert pairs at a time (about 250 MB each in V4-Flash, most
             of it table indices); None is all at once.
@@ -254,16 +260,19 @@ def moe_fp4(
         ValueError: An argument is not what is described here.
     """
     _expect.choice("variant", variant, VARIANTS)
+    _expect.instance("experts", experts, Fp4Experts)
     tokens, _ = _expect.tensor("x", x, torch.bfloat16, ("T", experts.hidden), device=experts.w2.device)
     _, topk = _expect.tensor("ids", ids, torch.int32, (tokens, "topk"), device=x.device)
     _expect.tensor("weights", weights, torch.float32, (tokens, topk), device=x.device)
     if tokens == 0 or topk == 0:
         raise ValueError(f"ids: expected at least one token and one expert each, got {list(ids.shape)}")
-    if chunk is not None and chunk < 1:
-        raise ValueError(f"chunk: expected a positive number of pairs or None, got {chunk}")
+    if chunk is not None:
+        _expect.count("chunk", chunk)
+    limit = _expect.number("limit", limit, infinite=True)
+    _expect.ids("ids", ids, experts.count)
     if _expect.fast_form(variant, "triton", "torch", x.device) == "triton":
-        out: torch.Tensor = moe_triton(x, experts, ids, weights, limit)
-        return out
+        with launching(x):
+            return moe_triton(x, experts, ids, weights, limit)
     pair_x = x[:, None, :].expand(tokens, topk, x.shape[1]).reshape(tokens * topk, x.shape[1])
     pair_ids = ids.flatten()
     step = tokens * topk if chunk is None else chunk

@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ._device import INTERPRETED, operand
+from ._device import interpreting, operand
 from .fp4 import BLOCK
 from .fp4_device import load_inputs, load_weights, undo_shift
 
@@ -236,7 +236,7 @@ def moe_triton(
         "GROUP": BLOCK[experts.format],
         "STAGES": NUM_STAGES,
         "OPERAND": operand(tl.bfloat16),
-        "ASM": not INTERPRETED,
+        "ASM": not interpreting(),
         "num_warps": NUM_WARPS,
     }
     w13[(inter // BLOCK_N, blocks)](

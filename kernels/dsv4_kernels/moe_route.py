@@ -53,6 +53,8 @@ def _moe_route_kernel(
         biased = score
         if HAS_BIAS:
             biased += tl.load(bias_ptr + expert, mask=inside, other=0.0)
+        # -inf marks what is taken already: an expert barred by its bias must not be taken for one.
+        biased = tl.where(biased == float("-inf"), -3.0e38, biased)
         biased = tl.where(inside, biased, float("-inf"))
         ids = tl.zeros((TOPK_SPAN,), dtype=tl.int32)
         picked = tl.zeros((TOPK_SPAN,), dtype=tl.float32)

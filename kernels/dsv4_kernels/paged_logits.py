@@ -114,7 +114,7 @@ def logits_triton(
     out = torch.empty(batch, max_pages * 64, dtype=torch.float32, device=q.device)
     fp8 = q.dtype == torch.float8_e4m3fn
     kernel: Any = _indexer_logits_kernel
-    kernel[(logits_splits(batch, max_pages, num_sms(q.device)), batch)](
+    kernel[(logits_splits(batch, max_pages, num_sms(q)), batch)](
         q,
         data.view(torch.float8_e4m3fn),
         data.view(torch.float32),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dsv4_kernels.runtime import Device
+from dsv4_kernels._device import Device
 
 EVEN = (128, 128, 128, 128)  # the last tile holds the last 64 e4m3 columns and the 64 rotary ones
 SPLIT_LAST = (128, 128, 128, 64, 64)
@@ -97,6 +97,9 @@ SMALL = Family(
     loop=MmaConfig(32, 32, FINE, 8, 3),
 )
 MAX_SPLITS = 64  # the combine reads every split; past this it costs more than the loop saves
+LARGEST_SPLITS = (
+    256  # on request: the combine is unrolled over them, and thousands would take minutes to compile
+)
 
 
 def family(device: Device) -> Family:
@@ -149,8 +152,11 @@ def split_configs(
         splits: The caller's split count; None to choose.
 
     Returns:
-        The configuration, and the split count: the caller's, held to the number of blocks, or the choice.
+        The configuration, and the split count: the caller's, held to the number of blocks and to
+        ``LARGEST_SPLITS``, or the choice.
     """
+    if splits is not None:
+        splits = min(splits, LARGEST_SPLITS)
     single = single_config(device, rows, heads, widths)
     if single is not None:
         blocks = count_blocks(widths, single.block_t)

@@ -66,11 +66,12 @@ def _sparse_mla_simt_kernel(
         acc_nope = acc_nope * alpha + tl.sum(weight[:, None] * nope, 0)
         acc_rope = acc_rope * alpha + tl.sum(weight[:, None] * rope, 0)
         m = m_new
-    inverse = tl.where(l > 0.0, 1.0 / l, 0.0)
+    inverse = tl.where(l == 0.0, 0.0, 1.0 / l)
     out_base = out_ptr + (row.to(tl.int64) * heads + head) * 512
     tl.store(out_base + column, (acc_nope * inverse).to(out_ptr.dtype.element_ty), mask=is_nope)
     tl.store(out_base + 448 + rope_column, (acc_rope * inverse).to(out_ptr.dtype.element_ty))
-    lse = tl.where(l > 0.0, (m + tl.log2(l)) * 0.6931471805599453, float("-inf"))
+    # Not "l > 0": a sum of NaN is no empty row.
+    lse = tl.where(l == 0.0, float("-inf"), (m + tl.log2(l)) * 0.6931471805599453)
     tl.store(lse_ptr + row * heads + head, lse)
 
 

@@ -14,9 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from dsv4_kernels._device import operand
 from dsv4_kernels.call import DecodeCall
 from dsv4_kernels.core import NEGATIVE, attend, finish, load_q, reread_program_id, scope_length, store_tiles
-from dsv4_kernels.runtime import LOG2_E, kernel_arguments, launch_options, operand_type
+from dsv4_kernels.runtime import LOG2_E, kernel_arguments, launch_options
 from dsv4_kernels.select import CombineConfig, MmaConfig
 
 
@@ -125,7 +126,7 @@ def split_k_decode(
     _sparse_mla_split_k_kernel[(num_splits, triton.cdiv(call.heads, config.block_h), call.rows)](
         call.q, partial, maxima, sums, **arguments, scale_log2=call.scale * LOG2_E,
         BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
-        OPERAND=operand_type(), STAGES=config.stages, AHEAD=config.ahead,
+        OPERAND=operand(tl.bfloat16), STAGES=config.stages, AHEAD=config.ahead,
         SINGLE=single, **launch_options(config.warps, config.pdl),
     )  # fmt: skip
     grid = (call.q.shape[2] // combine.columns, triton.cdiv(call.heads, combine.block_h), call.rows)

@@ -199,7 +199,7 @@ def topk_triton(
     short = min(short, tile)
     tiles = -(-width // tile)
     merge = triton.next_power_of_2(tiles * topk)
-    if tiles > 1 and merge > MAX_MERGE:
+    if max(merge if tiles > 1 else 1, triton.next_power_of_2(topk)) > MAX_MERGE:
         raise ValueError(
             f"topk: expected at most {MAX_MERGE // triton.next_power_of_2(tiles)} for {width} columns with the "
             f"triton variant, got {topk}; use variant='torch'"

@@ -181,6 +181,16 @@ def test_splits_follow_static_shapes() -> None:
         ({"lengths": torch.zeros(1, dtype=torch.int32)}, r"lengths: .*\[2\]"),
         ({"variant": "cuda"}, "variant: expected one of auto, torch_fp32"),
         ({"chunk": 0}, "chunk: expected a positive"),
+        ({"chunk": 1.5}, "chunk: expected a positive"),
+        ({"cache": torch.zeros(6, 8448, dtype=torch.uint8)}, "cache: expected a PagedIndexK, got Tensor"),
+        (
+            {"page_table": torch.full((2, 3), 99, dtype=torch.int32)},
+            "page_table: expected values from -1 to .*, got 99",
+        ),
+        (
+            {"page_table": torch.full((2, 3), -1, dtype=torch.int32)},
+            "page_table below lengths: .*from 0 to .*, got -1",
+        ),
     ],
 )
 def test_bad_logits_argument_is_named(change: dict[str, object], named: str) -> None:
@@ -188,13 +198,41 @@ def test_bad_logits_argument_is_named(change: dict[str, object], named: str) -> 
     q, cache, weights, table, lens = generate_case([5, 6], 3, 5)
     arguments: dict[str, object] = {
         "q": q,
+        "cache": cache,
         "weights": weights,
         "page_table": table,
         "lengths": lens,
         **change,
     }
     with pytest.raises(ValueError, match=named):
-        indexer_logits(cache=cache, **arguments)  # type: ignore[arg-type]
+        indexer_logits(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("variant", ["torch_fp32", "torch_bf16", "triton"])
+def test_tail_of_the_page_table_may_be_empty(variant: str) -> None:
+    """-1 in the page table past a request's length -> the same scores as with pages there."""
+    q, cache, weights, table, lens = generate_case([64, 5, 0], 3, 6)
+    want = indexer_logits(q, cache, weights, table, lens, variant=variant)
+    table[0, 1:], table[1, 1:], table[2] = -1, -1, -1
+    got = indexer_logits(q, cache, weights, table, lens, variant=variant)
+    for row, length in enumerate(lens.tolist()):
+        assert torch.equal(got[row, :length], want[row, :length])
+
+
+@pytest.mark.parametrize("variant", ["torch_fp32", "triton"])
+def test_lengths_outside_the_table_are_held_to_it(variant: str) -> None:
+    """A length of -5, and one of 1,000 in a table of 192 -> none, and all of the 192."""
+    q, cache, weights, table, _ = generate_case([192, 192], 3, 7)
+    outside, held = (torch.tensor(x, dtype=torch.int32) for x in ([-5, 1000], [0, 192]))
+    got = indexer_logits(q, cache, weights, table, outside, variant=variant)
+    want = indexer_logits(q, cache, weights, table, held, variant=variant)
+    assert torch.equal(got[1], want[1])
+    form = "triton" if variant == "triton" else "torch"
+    slots = indexer_topk(got, outside, table, 300, variant=form)
+    assert torch.equal(
+        slots.sort(1).values, indexer_topk(want, held, table, 300, variant=form).sort(1).values
+    )
+    assert (slots >= 0).sum(1).tolist() == [0, 192]
 
 
 def test_bad_cache_and_topk_are_named() -> None:
@@ -203,10 +241,22 @@ def test_bad_cache_and_topk_are_named() -> None:
         PagedIndexK(torch.zeros(2, 8448, dtype=torch.uint8), 128)
     with pytest.raises(ValueError, match=r"data: .*contiguous"):
         PagedIndexK(torch.zeros(2, 2 * 8448, dtype=torch.uint8)[:, :8448])
+    with pytest.raises(ValueError, match="data: expected at least one page"):
+        PagedIndexK(torch.zeros(0, 8448, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="data: expected an address that is a multiple of 16"):
+        PagedIndexK(torch.zeros(8449, dtype=torch.uint8)[1:].view(1, 8448))
+    for value in (float("nan"), float("inf"), 1e300):
+        with pytest.raises(ValueError, match="k: expected finite values"):
+            pack_index_k(torch.full((2, 128), value, dtype=torch.float64))
     table = torch.zeros(1, 4096, dtype=torch.int32)
     logits, lens = torch.zeros(1, 4096 * 64), torch.ones(1, dtype=torch.int32)
     with pytest.raises(ValueError, match="topk: expected a positive"):
         indexer_topk(logits, lens, table, 0)
+    for wrong in (2.0, True, "512"):
+        with pytest.raises(ValueError, match="topk: expected a positive"):
+            indexer_topk(logits, lens, table, wrong)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="topk: expected at most 32768 for 64 columns"):
+        indexer_topk(logits[:, :64].contiguous(), lens, table[:, :1].contiguous(), 32769, variant="triton")
     with pytest.raises(ValueError, match="topk: expected at most 2048 for 262144 columns"):
         indexer_topk(logits, lens, table, 4096, variant="triton")
 

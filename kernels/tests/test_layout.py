@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
-from dsv4_kernels.layout import PagedKV, gather_kv, pack_kv, page_bytes, scale_codes, unpack_kv
+from dsv4_kernels.layout import MAX_AMAX, PagedKV, gather_kv, pack_kv, page_bytes, scale_codes, unpack_kv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -102,9 +103,11 @@ def test_pages_apart_are_read_in_place() -> None:
         (torch.zeros(2, 37_441, dtype=torch.uint8)[:, :37_440], 64, "multiples of 16 bytes"),
         (torch.zeros(2, 37_440, dtype=torch.uint8), 0, "page_size: expected a positive integer"),
         (torch.zeros(2, 37_440, dtype=torch.uint8), 2.0, "page_size: expected a positive integer"),
+        (torch.zeros(2, 37_440, dtype=torch.uint8), 1 << 21, "page_size: expected at most 1048576"),
+        (None, 64, r"PagedKV\.data: expected a uint8 tensor, got NoneType"),
     ],
 )
-def test_bad_pools(data: torch.Tensor, page_size: int, message: str) -> None:
+def test_bad_pools(data: Any, page_size: int, message: str) -> None:
     """A pool that is not laid out as described -> a ValueError that says what was expected."""
     with pytest.raises(ValueError, match=message):
         PagedKV(data, page_size)
@@ -117,9 +120,20 @@ def test_bad_pools(data: torch.Tensor, page_size: int, message: str) -> None:
         (torch.zeros(3, 512, dtype=torch.int32), r"kv: expected float \[tokens, 512\]"),
         (torch.full((1, 512), float("nan")), "kv: expected finite values"),
         (torch.full((1, 512), float("inf")), "kv: expected finite values"),
+        (torch.full((1, 512), 3.3e38), "kv: expected finite values of at most 3.19e"),
+        ([[0.0] * 512], r"kv: expected a float tensor \[tokens, 512\], got list"),
     ],
 )
-def test_bad_tokens(kv: torch.Tensor, message: str) -> None:
+def test_bad_tokens(kv: Any, message: str) -> None:
     """Tokens that cannot be packed -> a ValueError naming kv."""
     with pytest.raises(ValueError, match=message):
         pack_kv(kv, 64)
+
+
+def test_largest_value_comes_back() -> None:
+    """The largest magnitude that is taken -> finite when read, within e4m3's 1/16 and bf16's 1/256."""
+    kv = torch.full((1, 512), MAX_AMAX)
+    kv[0, ::2] *= -1
+    read = unpack_kv(pack_kv(kv, 1))
+    assert torch.equal(read.sign(), kv.sign())
+    assert float((read / kv - 1).abs().max()) <= 1 / 16

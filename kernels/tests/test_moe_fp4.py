@@ -122,6 +122,18 @@ def test_route_matches_definition(
 
 
 @pytest.mark.parametrize("variant", ["torch", "triton"])
+def test_barred_experts_are_still_distinct(variant: str) -> None:
+    """A bias of -inf on all but three experts -> the three first, then barred ones, none twice."""
+    logits = torch.randn(4, 16)
+    bias = torch.full((16,), float("-inf"))
+    bias[[3, 7, 11]] = torch.tensor([0.0, 10.0, 20.0])
+    ids, _ = route(logits, bias=bias, variant=variant)
+    for row in ids.tolist():
+        assert row[:3] == [11, 7, 3]
+        assert len(set(row)) == 6
+
+
+@pytest.mark.parametrize("variant", ["torch", "triton"])
 def test_hash_layers_keep_their_ids(variant: str) -> None:
     """Ids from a table -> the same ids in the same order, weights from their scores."""
     torch.manual_seed(1)
@@ -196,7 +208,31 @@ def test_random_experts_keep_the_scale(fmt: str) -> None:
         (lambda e, x, i, w: Fp4Experts("fp4", e.w13, e.s13, e.w2, e.s2), "format: expected one of mxfp4"),
         (lambda e, x, i, w: Fp4Experts("nvfp4", e.w13, e.s13, e.w2, e.s2), "s13: .*float8_e4m3fn"),
         (lambda e, x, i, w: Fp4Experts("mxfp4", e.w13, e.s13, e.w2, e.s2, w), "g13: expected None"),
-        (lambda e, x, i, w: quantize_experts(w, w), r"w13, w2: expected \[E"),
+        (lambda e, x, i, w: quantize_experts(w, w), r"w13: expected a floating point tensor \[E, N, K\]"),
+        (lambda e, x, i, w: quantize_experts(None, w), r"w13: expected a floating point tensor .*NoneType"),
+        (
+            lambda e, x, i, w: fp4.quantize(torch.full((1, 1, 64), float("inf")), "nvfp4"),
+            "weight: expected finite",
+        ),
+        (
+            lambda e, x, i, w: fp4.quantize(torch.ones(1, 1, 64).int(), "mxfp4"),
+            "weight: expected floating point",
+        ),
+        (lambda e, x, i, w: random_experts(-1, 128, 128), "count: expected a positive integer"),
+        (lambda e, x, i, w: moe_fp4(x, None, i, w), "experts: expected a Fp4Experts, got NoneType"),
+        (lambda e, x, i, w: moe_fp4(x[:0], e, i[:0], w[:0]), "ids: expected at least one token"),
+        (lambda e, x, i, w: moe_fp4(x, e, i + 2, w), "ids: expected values from 0 to 1, got 2"),
+        (
+            lambda e, x, i, w: moe_fp4(x, e, i - 1, w, variant="triton"),
+            "ids: expected values from 0 to 1, got -1",
+        ),
+        (
+            lambda e, x, i, w: moe_fp4(x, e, i, w, limit=float("nan")),
+            "limit: expected a number of at least 0",
+        ),
+        (lambda e, x, i, w: route(w, topk=2, hash_ids=i + 2), "hash_ids: expected values from 0 to 1, got 2"),
+        (lambda e, x, i, w: route(w, topk=1.5), "topk: expected a positive integer"),
+        (lambda e, x, i, w: route(w, topk=2, scaling=None), "scaling: expected a finite number"),
         (lambda e, x, i, w: fp4.quantize(torch.ones(1, 1, 40), "mxfp4"), "multiple of 32 for mxfp4, got 40"),
         (lambda e, x, i, w: route(w, topk=3), "topk: expected"),
         (lambda e, x, i, w: route(w, topk=2, hash_ids=i, bias=w[0]), "bias: expected None together"),

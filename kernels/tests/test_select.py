@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from dsv4_kernels.runtime import Device
+from dsv4_kernels._device import Device
 from dsv4_kernels.select import (
+    LARGEST_SPLITS,
     MAX_SPLITS,
     SMALL,
     WGMMA,
@@ -13,6 +14,7 @@ from dsv4_kernels.select import (
     loop_config,
     num_splits,
     single_config,
+    split_configs,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +52,14 @@ def test_bounds(rows, heads, widths, num_sms, block_h, block_t, policy) -> None:
     assert splits <= MAX_SPLITS
     if policy == "one_wave" and splits > 1:
         assert splits * rows * -(-heads // block_h) <= num_sms
+
+
+def test_splits_on_request_have_an_end() -> None:
+    """10^9 splits of a list of 262,144 -> LARGEST_SPLITS, of a short list its blocks; fewer are taken as they are."""
+    assert split_configs(H200, 1, 64, (128, 262_144), 10**9)[1] == LARGEST_SPLITS
+    config, splits = split_configs(H200, 64, 64, WIDTHS, 10**9)
+    assert splits == count_blocks(WIDTHS, config.block_t)
+    assert split_configs(H200, 64, 64, WIDTHS, 3)[1] == 3
 
 
 def test_bad_arguments() -> None:

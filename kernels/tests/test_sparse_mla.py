@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from dsv4_kernels import PagedKV, pack_kv, sparse_mla_decode
+from dsv4_kernels._device import interpreting
 from dsv4_kernels.call import DecodeCall, make_call
 from dsv4_kernels.decode import ENVIRONMENT, resolve_variant
 from dsv4_kernels.mma import mma_decode
 from dsv4_kernels.reference import reference_attention, relative_error
-from dsv4_kernels.runtime import interpreting
 from dsv4_kernels.select import EVEN, FINE, SPLIT_LAST, CombineConfig, MmaConfig
 from dsv4_kernels.simt import simt_decode
 from dsv4_kernels.split_k import split_k_decode
@@ -252,17 +252,60 @@ def arguments() -> dict[str, Any]:
         ({"extra": pack_kv(torch.zeros(4, 512), 2)}, "^extra_indices: expected int32"),
         ({"attn_sink": torch.zeros(5)}, r"^attn_sink: expected float32 \[4\]"),
         ({"attn_sink": torch.zeros(4).double()}, "^attn_sink: expected float32"),
-        ({"softmax_scale": 0.0}, "^softmax_scale: expected a positive finite number"),
-        ({"softmax_scale": float("nan")}, "^softmax_scale: expected a positive finite number"),
+        ({"softmax_scale": 0.0}, "^softmax_scale: expected a finite number of at least 1.*, got 0.0"),
+        ({"softmax_scale": float("nan")}, "^softmax_scale: expected a finite number"),
+        ({"softmax_scale": None}, "^softmax_scale: expected a finite number.*, got None"),
+        ({"softmax_scale": "0.1"}, "^softmax_scale: expected a finite number"),
+        ({"softmax_scale": 1e-300}, "^softmax_scale: expected a finite number"),
+        ({"softmax_scale": 1e300}, r"^softmax_scale: expected at most 1e\+38"),
+        ({"check_indices": "yes"}, "^check_indices: expected True, False or None, got 'yes'"),
         ({"convention": "vllm"}, "^convention: expected one of flashmla, sglang, got 'vllm'"),
         ({"variant": "fast"}, "^variant: expected one of auto, simt, mma, split_k, reference, got 'fast'"),
         ({"num_splits": 0}, "^num_splits: expected a positive integer"),
+        ({"num_splits": True}, "^num_splits: expected a positive integer"),
+        (
+            {"num_splits": 2, "variant": "mma"},
+            "^num_splits: expected None, variant 'mma' does not split, got 2",
+        ),
     ],
 )
 def test_bad_arguments(change: dict[str, Any], message: str) -> None:
     """One wrong argument -> a ValueError that starts with its name and says what was expected."""
     with pytest.raises(ValueError, match=message):
         sparse_mla_decode(**(arguments() | change))
+
+
+@pytest.mark.parametrize("variant", ["simt", "mma", "split_k"])
+@pytest.mark.parametrize("where", ["q", "kv"])
+def test_nan_stays_in_its_row(variant: str, where: str) -> None:
+    """NaN in one head's query, or in a token that one request names -> NaN output and lse there, nothing else moves."""
+    torch.manual_seed(5)
+    given_arguments = arguments()
+    given_arguments["q"] = torch.randn(2, 1, 4, 512).bfloat16()
+    given_arguments["indices"] = torch.tensor([[[1, 2, 3, -1]], [[4, 5, 6, -1]]], dtype=int32)
+    clean, clean_lse = sparse_mla_decode(**given_arguments, variant=variant)
+    if where == "q":
+        given_arguments["q"][0, 0, 2, 7] = float("nan")
+        hit = torch.zeros(2, 1, 4, dtype=torch.bool)
+        hit[0, 0, 2] = True
+    else:
+        given_arguments["cache"].records().view(torch.bfloat16)[0, 2, 230] = float(
+            "nan"
+        )  # rotary part of slot 2
+        hit = torch.tensor([True, False])[:, None, None].expand(2, 1, 4)
+    out, lse = sparse_mla_decode(**given_arguments, variant=variant)
+    assert torch.equal(lse.isnan(), hit)
+    assert torch.equal(out.isnan().any(-1), hit)
+    assert torch.equal(out[~hit], clean[~hit])
+    assert torch.equal(lse[~hit], clean_lse[~hit])
+
+
+def test_more_splits_than_blocks_run_as_many_as_blocks() -> None:
+    """num_splits = 10^9 -> the answer of one split a block, to the bit."""
+    given_arguments = arguments()
+    many = sparse_mla_decode(**given_arguments, variant="split_k", num_splits=10**9)
+    blocks = sparse_mla_decode(**given_arguments, variant="split_k", num_splits=1)
+    assert all(torch.equal(a, b) for a, b in zip(many, blocks, strict=True))
 
 
 def test_unchecked_indices_skip_the_value_check() -> None:
