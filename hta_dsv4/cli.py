@@ -15,6 +15,7 @@ from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.capture_notes import profiler_notes
 from hta_dsv4.cli_capture import capture
 from hta_dsv4.cli_exit import run_and_exit
+from hta_dsv4.cli_findings import findings
 from hta_dsv4.cli_gpu import coverage, fill, idle
 from hta_dsv4.cli_options import (
     Again,
@@ -264,6 +265,7 @@ app.command()(coverage)
 app.command()(idle)
 app.command()(roofline)
 app.command()(whatif)
+app.command()(findings)
 app.command()(report)
 app.command()(annotate)
 app.command()(capture)

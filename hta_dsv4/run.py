@@ -25,6 +25,7 @@ from hta_dsv4.analysis.coverage import coverage as find_coverage
 from hta_dsv4.analysis.devices import Ceilings, ceilings
 from hta_dsv4.analysis.fill import Fill
 from hta_dsv4.analysis.fill import fill as find_fill
+from hta_dsv4.analysis.findings import MATERIAL, Findings, find, subject
 from hta_dsv4.analysis.floors import launch_floors
 from hta_dsv4.analysis.info import Info, trace_info
 from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
@@ -315,6 +316,40 @@ class Run:
         return what_if(
             self.label, self.counted, changes, floors=launch_floors(self.counted, w, self.ceilings(device)[0]),
             batch=w.batch, graph=graph, unprofiled_ns=None if unprofiled is None else float(unprofiled) * 1e6,
+        )  # fmt: skip
+
+    def findings(
+        self,
+        *,
+        device: str | None = None,
+        workload: Workload | None = None,
+        sweep: Scaling | None = None,
+        material: float = MATERIAL,
+    ) -> Findings:
+        """What to attack next, best first, and what to leave alone.
+
+        Args:
+            device: as for :meth:`roofline`.
+            workload: as for :meth:`roofline`.
+            sweep: time over the static maximum context by origin (:func:`scaling`), this run at its largest value.
+            material: part of the step below which a finding is not listed.
+
+        Raises:
+            HtaDsv4Error: unknown ``device``, or no GPU activity.
+        """
+        timing = self.manifest.get("timing", {})
+        plain = timing.get("unprofiled_step_ms")
+        trace = self.traces[self._counted_at]
+        return find(
+            subject(
+                self.label, self.counted, workload or self.workload(), self.ceilings(device)[0], trace.meta,
+                idle=self.idle(unprofiled_step_ns=None if plain is None else float(plain) * 1e6), timing=timing,
+                shapes_recorded=bool(self.counted.activities[col.OP_SHAPES].notna().any())
+                if col.OP_SHAPES in self.counted.activities
+                else False,
+                sweep=sweep,
+            ),
+            material=material,
         )  # fmt: skip
 
     def info(self) -> tuple[Info, ...]:

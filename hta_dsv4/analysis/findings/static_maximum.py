@@ -129,7 +129,7 @@ def _attention_part(s: Subject, parts: list[Claim], words: list[str], evidence: 
 
 def _fallback_part(s: Subject, parts: list[Claim], words: list[str], evidence: list[Evidence]) -> None:
     """No shapes, but an FP32 product that the indexer asked for: its torch fallback, which scores the static width."""
-    product = (s.bucket == "fp32_simt_gemm") & (s.origin == "indexer")
+    product = (s.bucket == "fp32_simt_gemm") & (s.origin == "indexer") & (s.shapes == "")
     if not product.any():
         return
     rows = np.flatnonzero(s.origin == "indexer")
