@@ -8,6 +8,7 @@ from typing import Any
 
 from hta_dsv4.analysis.findings import Evidence, Finding, Findings, Ranked, Recoverable
 from hta_dsv4.analysis.findings.finding import WALL
+from hta_dsv4.analysis.findings.finding import said as time_said
 from hta_dsv4.present.grid import ABSENT, Grid, steps_said, us
 from hta_dsv4.present.kernel_names import shorten
 
@@ -42,18 +43,16 @@ def findings_grid(found: Findings, top: int = 0) -> Grid:
         )
         gpu = sum(r.remaining.mid for r in found.ranked if r.remaining and r.finding.saves != WALL)
         if gpu:
-            left = (found.sum_ns - gpu) / 1e6
-            notes.append(
-                f"with all of them the GPU time would be about {left:,.1f} of {found.sum_ns / 1e6:,.1f} ms"
-            )
+            left = time_said(found.sum_ns - gpu)
+            notes.append(f"with all of them the GPU time would be about {left} of {time_said(found.sum_ns)}")
     if found.below:
         notes.append(
             f"{found.below} finding{'s' if found.below > 1 else ''} of less than {100 * found.material:.0f} % of the "
-            f"step each not listed, {found.below_ns / 1e6:,.2f} ms together"
+            f"step each not listed, {time_said(found.below_ns)} together"
         )
     head = f"{found.label}: findings, {steps_said(found.steps)}"
     if found.steps:
-        head += f", {found.sum_ns / 1e6:,.1f} ms GPU time and {found.wall_ns / 1e6:,.1f} ms wall a step as recorded"
+        head += f", {time_said(found.sum_ns)} GPU time and {time_said(found.wall_ns)} wall a step as recorded"
     return Grid(head, _HEADERS, tuple(rows), notes=(*notes, *found.notes), left=2, prose=True)
 
 
