@@ -23,8 +23,8 @@ MEASURED, MODELLED, INFERRED = "measured", "modelled", "inferred"
 """How a number is known: counted from the trace or its manifest; from a cost model; concluded from other numbers."""
 
 ATTAINABLE = (0.5, 0.75, 1.0)
-"""Part of a floor's speed that a rewritten kernel may reach: cautious, usual for a tuned kernel, perfect. An assumption
-(the tuned kernels of this project reach 0.5 to 0.85 of bandwidth on large tensors), and named where it is used."""
+"""Part of a floor's speed that a rewritten kernel may reach: cautious, usual for a tuned kernel, perfect. A judgement,
+not a measurement, and named as assumed wherever it is used."""
 
 
 @dataclass(frozen=True, slots=True)
