@@ -27,7 +27,7 @@ RULE = "floor_headroom"
 LARGE = 0.05
 """Part of the GPU time from which a group near its floor is worth saying so."""
 LATENCY_NS = 10_000
-"""A launch whose floor is shorter is bound by latency first: tuned attention kernels reached 15 to 40 % of such floors."""
+"""A launch whose floor is shorter is bound by latency first: such floors are rarely reached."""
 _WORTH = 0.005  # smaller groups cannot make a finding
 
 
