@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ ARGUMENTS = [
 _MEASURE = """
 () => Array.from(document.querySelectorAll('.js-plotly-plot')).map(box => {
   const svg = box.querySelector('.main-svg').getBoundingClientRect();
-  const marks = box.querySelectorAll('.plot .point path, .plot .trace path, .plot image, .plot .hm, .plot text');
+  const marks = box.querySelectorAll('.barlayer path, .scatterlayer path, .heatmaplayer image, .heatmaplayer .hm');
   const clipped = Array.from(box.querySelectorAll('.xtick text, .ytick text')).filter(t => {
     const r = t.getBoundingClientRect(), b = box.getBoundingClientRect();
     return r.width && (r.left < b.left - 1 || r.right > b.right + 1 || r.bottom > b.bottom + 1);
@@ -112,7 +112,11 @@ def opened(browser: Any, path: Path, width: int = 1200, dark: bool = False) -> I
 
     page.route("**/*", handle)
     page.goto(path.resolve().as_uri(), wait_until="load")
-    page.wait_for_function("() => document.querySelectorAll('.js-plotly-plot .main-svg').length > 0")
+    # a loaded machine draws late: until every figure has marks, or check() says which has none
+    with suppress(Exception):
+        page.wait_for_function(
+            f"() => {{ const all = ({_MEASURE})(); return all.length && all.every(f => f.marks > 0) }}"
+        )
     page.wait_for_timeout(400)  # automargin settles
     try:
         yield out
