@@ -1,10 +1,4 @@
-# make demo: $(VENV)/.core
-	$(BIN)/hta-dsv4 shares original mma split_k
-	$(BIN)/hta-dsv4 diff original mma split_k
-	$(BIN)/hta-dsv4 shares split_k --by bucket,origin
-	$(BIN)/hta-dsv4 scaling split_k_8k split_k_64k split_k --param max_context
-
-test: everything the tests cover.
+# make demo: set up .venv and run the main job on the shipped traces.   make test: everything the tests cover.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,9 +17,11 @@ $(VENV)/.dev: pyproject.toml $(VENV)/.core
 	touch $@
 
 demo: $(VENV)/.core
-	$(BIN)/hta-dsv4 info h200_probe
-	$(BIN)/hta-dsv4 shares h200_probe
-	$(BIN)/hta-dsv4 shares h200_probe --by kernel --top 10
+	$(BIN)/hta-dsv4 shares original mma split_k
+	$(BIN)/hta-dsv4 diff original mma split_k
+	$(BIN)/hta-dsv4 shares split_k --by bucket,origin
+	$(BIN)/hta-dsv4 scaling split_k_8k split_k_64k split_k --param max_context
+	$(BIN)/hta-dsv4 report original mma split_k indexer_triton mhc_fused -o build/report.html
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
