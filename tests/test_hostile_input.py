@@ -226,3 +226,19 @@ def test_a_second_companion_of_a_variant_is_refused_before_anything_is_read():
     done = cli("shares", str(PAIR), "--companion", str(PAIR), "--companion", "h200_probe")
     assert done.returncode == 2
     assert "already" in done.stderr
+
+
+def test_a_hundred_million_seconds_of_integers_stay_integers_in_json(tmp_path):
+    """Times above 2**53 ns -> the same digits in shares and diff, as JSON integers."""
+    odd = (1 << 53) + 1
+    t = KinetoTrace()
+    for step in range(2):
+        at = step * 20_000_000_000_000
+        t.step(step, at + 1, 15_000_000_000_000)
+        t.eager("gemm", f"{odd // 1000}.{odd % 1000:03d}", at=at + 50)
+    path = str(t.write(tmp_path / "a.json"))
+    (row,) = json.loads(cli("shares", path, "--by", "kernel", "--json").stdout)["variants"][0]["rows"]
+    assert (row["time_ns"], row["time_ns_per_step"]) == (2 * odd, odd)
+    body = json.loads(cli("diff", f"a={path}", f"b={PAIR}", "--by", "kernel", "--json").stdout)
+    delta = {r["kernel"]: r["delta_ns_per_step"] for r in body["variants"][1]["rows"]}
+    assert delta["gemm"] == -odd

@@ -95,6 +95,7 @@ def test_conflict_within_one_priority_is_reported(tmp_path: Path) -> None:
 
 MISTAKES = {
     "syntax": ("[[rule]\n", "not valid TOML"),
+    "nested without end": ("disable = " + "[" * 5000, "nested too deeply"),
     "unknown bucket": (
         GOOD.replace('"attention"', '"atention"'),
         "unknown bucket 'atention'; use one of attention",

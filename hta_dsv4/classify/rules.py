@@ -266,6 +266,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise RulesError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
         raise RulesError(f"{path}: not valid TOML: {error}; correct it there") from None
+    except (RecursionError, ValueError) as error:  # brackets in brackets in brackets; a path with a NUL
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise RulesError(f"{path}: cannot be read ({why}); give a rules file") from None
 
 
 def _layer(path: Path, layer: int) -> tuple[list[Rule], tuple[str, ...]]:

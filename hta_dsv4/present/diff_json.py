@@ -8,6 +8,7 @@ import pandas as pd
 
 from hta_dsv4.analysis import diff as d
 from hta_dsv4.analysis.idle import Idle
+from hta_dsv4.analysis.names import Match
 from hta_dsv4.analysis.profile import StepTimes
 from hta_dsv4.analysis.stats import Change, Estimate
 from hta_dsv4.analysis.why import Explanation, Why
@@ -27,6 +28,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
 
 def _why(why: Why) -> dict[str, Any]:
     parts = why.decomposition
+    matches = {m.name: _match(m) for m in parts.matches}
     return {
         "base": parts.base.label,
         "other": parts.other.label,
@@ -45,7 +47,7 @@ def _why(why: Why) -> dict[str, Any]:
         "by": list(why.by),
         "rows": _rows(why.rows, why.by, why.row_changes),
         "kernels": [
-            {**row, **_match(why, row["kernel"])} for row in _rows(why.kernels, ("kernel",), why.kernel_changes)
+            {**row, **matches[row["kernel"]]} for row in _rows(why.kernels, ("kernel",), why.kernel_changes)
         ],
         "unmatched": [m.name for m in parts.unmatched],
         "extra": [m.name for m in parts.extra],
@@ -73,8 +75,7 @@ def _rows(table: pd.DataFrame, keys: tuple[str, ...], changes: tuple[Change, ...
     ]
 
 
-def _match(why: Why, name: str) -> dict[str, Any]:
-    match = next(m for m in why.decomposition.matches if m.name == name)
+def _match(match: Match) -> dict[str, Any]:
     return {
         "base_names": list(match.base),
         "other_names": list(match.other),

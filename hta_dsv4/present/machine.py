@@ -80,12 +80,12 @@ def comparison_body(comparison: Comparison) -> dict[str, Any]:
         deltas = comparison.table[v.label][[cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE]]
         known = {tuple(row[k] for k in keys): row for row in body["rows"]}
         rows = []
-        for key, delta in deltas.iterrows():
+        changes = zip(deltas.index, deltas[cmp.DELTA_NS_PER_STEP], deltas[cmp.DELTA_SHARE], strict=True)
+        for key, change, share in changes:
             key = key if isinstance(key, tuple) else (key,)
             row = known.get(key) or _gone(keys, key, v.median_rank.steps)
-            change = delta[cmp.DELTA_NS_PER_STEP]
             row[cmp.DELTA_NS_PER_STEP] = None if pd.isna(change) else int(change)
-            row[cmp.DELTA_SHARE] = float(delta[cmp.DELTA_SHARE])
+            row[cmp.DELTA_SHARE] = float(share)
             rows.append(row)
         body["rows"] = sorted(rows, key=lambda r: -r[sh.TIME_NS])
         variants.append(body)
@@ -130,7 +130,7 @@ def _rank(rank: RankShares, keys: Sequence[str]) -> dict[str, Any]:
         "idle_ns": e.idle_ns,
         "launches": e.launches,
         "outside": {"launches": rank.outside, "sum_ns": rank.outside_ns},
-        "rows": [{c: _plain(row[c]) for c in (*keys, *_ROW)} for _, row in rank.table.iterrows()],
+        "rows": _rows(rank.table, (*keys, *_ROW)),
     }
 
 
@@ -143,6 +143,12 @@ _ROW = (
     sh.MEAN_NS,
     sh.MEDIAN_NS,
 )
+
+
+def _rows(table: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """A table's rows as plain values; by column, as a row of a frame has one type and integers would turn float."""
+    values = zip(*([_plain(v) for v in table[c]] for c in columns), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 def _plain(value: Any) -> Any:
@@ -158,10 +164,10 @@ def shares_csv(variants: Sequence[Shares]) -> str:
     """
     keys = list(variants[0].by)
     rows = [
-        {"variant": v.label, "rank": r.rank, "steps": r.steps, **{c: _plain(row[c]) for c in (*keys, *_ROW)}}
+        {"variant": v.label, "rank": r.rank, "steps": r.steps, **row}
         for v in variants
         for r in v.ranks
-        for _, row in r.table.iterrows()
+        for row in _rows(r.table, (*keys, *_ROW))
     ]
     return _csv(["variant", "rank", "steps", *keys, *_ROW], rows)
 
