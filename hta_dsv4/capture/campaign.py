@@ -17,6 +17,7 @@ from pathlib import Path
 
 import torch
 
+from hta_dsv4.capture.checks import no_cuda_message
 from hta_dsv4.capture.command import CaptureOptions, build_step, capture_step
 from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, manifest_path, write_folder_manifest
 from hta_dsv4.capture.profiler import CaptureResult
@@ -89,7 +90,14 @@ def run_campaign(
     Raises:
         HtaDsv4Error: no GPU, or ``out`` cannot be written.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    if not torch.cuda.is_available():
+        raise HtaDsv4Error(no_cuda_message())
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise HtaDsv4Error(
+            f"{out}: cannot make the folder ({error.strerror or error}); choose another --out"
+        ) from error
     begin, slowest = time.perf_counter(), 0.0
     manifests: list[Manifest] = []
     missing: list[str] = []
@@ -116,8 +124,6 @@ def run_campaign(
             weights = step.weights
             keep(row, capture_step(step, options))
         except HtaDsv4Error as error:
-            if not torch.cuda.is_available():
-                raise
             missing.append(f"{row.name}: not captured: {error}")
         except Exception as error:  # one kernel that does not run must not cost the other rows
             missing.append(f"{row.name}: not captured: {type(error).__name__}: {str(error).splitlines()[0]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import torch
 
+from hta_dsv4.capture.checks import check_counts, check_label, no_cuda_message, trace_file
 from hta_dsv4.capture.config import StepShape, model_config
 from hta_dsv4.capture.launch import Step, as_compiled, as_cuda_graph
 from hta_dsv4.capture.manifest import TRACE_SUFFIX
-from hta_dsv4.capture.profiler import CaptureResult, capture_decode, no_cuda_message
+from hta_dsv4.capture.profiler import CaptureResult, capture_decode
 from hta_dsv4.capture.switches import Switches, variant_switches
 from hta_dsv4.capture.tracefile import Slim
 from hta_dsv4.capture.weights import ModelWeights
@@ -35,7 +37,7 @@ class CaptureOptions:
         steps, warmup, baseline: recorded, unmeasured and timed steps.
         out: file or folder; the current folder when absent.
         with_stack: record Python stacks; slim: drop what no reader uses ("all"), and flow arrows ("flows").
-        device: ``cuda``, or ``cpu`` for a look at the host side of the tiny model.
+        device: ``cuda`` (the current one), or ``cpu`` for a look at the host side of the tiny model.
         seed: of weights and caches.
     """
 
@@ -61,8 +63,12 @@ class CaptureOptions:
 
     @property
     def trace_path(self) -> Path:
-        """Where the trace goes: ``<variant>_c<concurrency>.trace.json.gz`` in a folder, or the file named."""
-        name = f"{self.variant}_c{self.concurrency}{TRACE_SUFFIX}"
+        """Where the trace goes: ``<variant>_c<concurrency>.trace.json.gz`` in a folder, or the file named.
+
+        What a label of the user's own holds beside letters, digits, dots and dashes becomes ``_`` in a file's name.
+        """
+        label = re.sub(r"[^\w.-]", "_", self.variant)
+        name = f"{label}_c{self.concurrency}{TRACE_SUFFIX}"
         if self.out is None:
             return Path(name)
         return self.out / name if self.out.is_dir() or not self.out.suffix else self.out
@@ -95,16 +101,31 @@ def build_step(
     Raises:
         HtaDsv4Error: an option is wrong, there is no GPU, or memory ran out.
     """
+    if options.device not in ("cuda", "cpu"):
+        raise HtaDsv4Error(
+            f"--device {options.device}: choose cuda or cpu; CUDA_VISIBLE_DEVICES chooses among several GPUs"
+        )
     config, switches, shape = model_config(options.config), _switches(options), options.shape
-    if options.device == "cuda" and not torch.cuda.is_available():
-        raise HtaDsv4Error(no_cuda_message())
+    check_label(options.variant)
+    check_counts(
+        steps=options.steps, warmup=options.warmup, baseline=options.baseline, concurrency=options.concurrency
+    )
+    if (options.device == "cuda" or switches.launch == "cuda_graph") and not torch.cuda.is_available():
+        raise HtaDsv4Error(
+            no_cuda_message()
+            if options.device == "cuda"
+            else "launch=cuda_graph needs a CUDA device; use launch=eager"
+        )
+    trace_file(options.trace_path)
     if progress:
         progress(
             f"{options.variant}: building {config.name}, {shape.batch} requests of {shape.context} tokens"
         )
     try:
         return DecodeStep(config, shape, switches, options.device, options.seed, weights=weights)
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
         raise _out_of_memory(options, error) from error
 
 
@@ -145,7 +166,9 @@ def capture_step(
             require_cuda=options.device == "cuda",
             details=_details(step, options, notes),
         )
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
         raise _out_of_memory(options, error) from error
 
 
@@ -181,9 +204,15 @@ def _details(step: DecodeStep, options: CaptureOptions, notes: list[str]) -> dic
     }
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    """A GPU's allocator has an error of its own; the CPU's has a sentence, and too large a size has another."""
+    said = ("can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in said)
+
+
 def _out_of_memory(options: CaptureOptions, error: Exception) -> HtaDsv4Error:
     first = str(error).splitlines()[0]
     return HtaDsv4Error(
-        f"{options.variant}: out of GPU memory ({first}); lower --max-context ({options.max_context}), "
+        f"{options.variant}: out of memory ({first}); lower --max-context ({options.max_context}), "
         f"--concurrency ({options.concurrency}) or --context ({options.context})"
     )

@@ -82,10 +82,17 @@ def git_commit() -> str | None:
     """
     if said := os.environ.get("HTA_DSV4_COMMIT"):
         return said
-    here = Path(__file__).resolve().parent
+    here = Path(__file__).resolve()
+    if not _git(here.parent, "ls-files", "--error-unmatch", here.name):
+        return None  # installed inside some other project's checkout
+    return _git(here.parent, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """What git says of a folder; ``None`` where it fails or is not there."""
     try:
         done = subprocess.run(
-            ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+            ["git", "-C", str(folder), *words],
             capture_output=True,
             text=True,
             timeout=10,
@@ -93,4 +100,4 @@ def git_commit() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() or None
+    return (done.stdout.strip() or None) if done.returncode == 0 else None

@@ -7,12 +7,16 @@ One capture writes ``<name>.manifest.toml`` beside ``<name>.trace.json.gz``; a f
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from hta_dsv4.errors import HtaDsv4Error
 
@@ -23,6 +27,7 @@ else:
 
 TRACE_SUFFIX = ".trace.json.gz"
 FOLDER_MANIFEST = "manifest.toml"
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,14 @@ class Manifest:
             out[f.name] = list(value) if isinstance(value, tuple) else value
         return dict(sorted(out.items(), key=lambda kv: isinstance(kv[1], Mapping)))
 
+    def as_toml(self) -> bytes:
+        """The manifest file's content.
+
+        Raises:
+            HtaDsv4Error: a value that TOML cannot hold.
+        """
+        return to_toml(self.as_dict()).encode()
+
 
 def stem(trace: Path) -> str:
     """File name of a trace without its suffixes: ``split_k.trace.json.gz`` -> ``split_k``."""
@@ -124,43 +137,86 @@ def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
     """Strings, numbers, booleans, lists of these, and nested tables as TOML text.
 
     Args:
-        data: scalars and lists before tables.
+        data: scalars, lists and tables; ``None`` is left out.
         prefix: dotted path of the table ``data`` is.
+
+    Raises:
+        HtaDsv4Error: a value that TOML cannot hold, naming its key.
     """
     lines, tables = [], []
     for key, value in data.items():
+        name = str(key) if _BARE_KEY.fullmatch(str(key)) else _string(str(key), prefix)
+        path = f"{prefix}.{name}" if prefix else name
         if isinstance(value, Mapping):
-            path = f"{prefix}.{key}" if prefix else key
             tables.append(f"\n[{path}]\n{to_toml(value, path)}")
         elif value is not None:
-            # A JSON string, number, boolean or list of these is also TOML; DEL alone needs an escape of its own.
-            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007F"))
+            lines.append(f"{name} = {_value(value, path)}")
     return "\n".join(lines) + ("\n" if lines else "") + "".join(tables)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside the final name, then rename: a reader sees the old file or the new one, whole.
+def _value(value: object, path: str) -> str:
+    """A scalar or a list as TOML."""
+    if isinstance(value, str):
+        return _string(value, path)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # nan, inf, -inf: TOML's words, not JSON's
+    if isinstance(value, (bool, int, float)):
+        return json.dumps(value)
+    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
+        return f"[{', '.join(_value(v, path) for v in value)}]"
+    raise HtaDsv4Error(
+        f"{path}: a manifest holds text, numbers and lists of them, not {type(value).__name__}"
+    )
+
+
+def _string(text: str, path: str) -> str:
+    """Text as TOML: a JSON string but for DEL, which needs an escape here."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise HtaDsv4Error(f"{path}: not text that UTF-8 can hold: {text!a}") from error
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+
+
+def write_atomically(*files: tuple[Path, bytes]) -> None:
+    """Write beside the final names, then rename: a reader sees the old files or the new ones, whole.
+
+    Args:
+        files: final names and contents; the renames follow one another, the last name appearing last.
 
     Raises:
-        HtaDsv4Error: the folder cannot be written or the disk is full; nothing is left behind.
+        HtaDsv4Error: the folder cannot be written or the disk is full; nothing new is left behind.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    done: list[Path] = []
+    path = files[0][0]
     try:
-        with part.open("wb") as f:
-            f.write(data)
-            f.flush()
-            os.fsync(f.fileno())
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
+        for path, data in files:
+            with _partial(path).open("wb") as f:
+                f.write(data)
+                f.flush()
+                os.fsync(f.fileno())
+        for path, _ in files:
+            _partial(path).replace(path)
+            done.append(path)
+    except BaseException as error:  # an interrupt too must leave nothing half done
+        for unfinished, _ in files:
+            _partial(unfinished).unlink(missing_ok=True)
+        for final in done:  # a trace whose conditions nobody knows is not left behind
+            final.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         reason = error.strerror or error
         raise HtaDsv4Error(f"{path}: cannot write ({reason}); choose another --out or free space") from error
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.partial")
 
 
 def write_manifest(trace: Path, manifest: Manifest) -> Path:
     """Write one capture's manifest beside its trace and return its path."""
     path = manifest_path(trace)
-    write_atomically(path, to_toml(manifest.as_dict()).encode())
+    write_atomically((path, manifest.as_toml()))
     return path
 
 
@@ -177,7 +233,7 @@ def write_folder_manifest(folder: Path, manifests: Sequence[Manifest], notes: Se
         body = to_toml(manifest.as_dict(), "trace")
         text += f"\n[[trace]]\n{body}"
     path = folder / FOLDER_MANIFEST
-    write_atomically(path, text.encode())
+    write_atomically((path, text.encode()))
     return path
 
 
@@ -185,7 +241,7 @@ def read_folder_manifest(path: Path) -> tuple[Manifest, ...]:
     """Read a folder's ``manifest.toml``, or one capture's manifest, in file order.
 
     Raises:
-        HtaDsv4Error: missing, not TOML, or an entry lacks a field.
+        HtaDsv4Error: missing, not TOML, or an entry lacks a field or holds another type there.
     """
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -198,14 +254,20 @@ def read_folder_manifest(path: Path) -> tuple[Manifest, ...]:
         entries = [data]
     if not isinstance(entries, list):
         raise HtaDsv4Error(f"{path}: no [[trace]] entry; write one per trace file")
-    return tuple(_manifest(path, entry) for entry in entries)
+    return tuple(_manifest(path, entry, place) for place, entry in enumerate(entries, 1))
 
 
 def manifest_for(trace: Path) -> Manifest | None:
-    """The manifest of a trace: its own file, else its entry in the folder's; ``None`` where neither speaks of it."""
+    """The manifest of a trace: its own file, else its entry in the folder's; ``None`` where neither speaks of it.
+
+    A manifest found by name may speak of another trace: of ``x.json`` beside ``x.trace.json.gz``, or of the name that
+    this one had before both were renamed. The first is another capture's, and not believed.
+    """
     own = manifest_path(trace)
     if own.is_file():
-        return read_folder_manifest(own)[0]
+        found = read_folder_manifest(own)[0]
+        if found.trace == trace.name or not trace.with_name(found.trace).is_file():
+            return found
     folder = trace.with_name(FOLDER_MANIFEST)
     if folder.is_file():
         for manifest in read_folder_manifest(folder):
@@ -214,11 +276,9 @@ def manifest_for(trace: Path) -> Manifest | None:
     return None
 
 
-def _manifest(path: Path, entry: Mapping[str, Any]) -> Manifest:
-    known = {f.name for f in fields(Manifest)}
+def _manifest(path: Path, entry: object, place: int) -> Manifest:
+    name = entry.get("trace", place) if isinstance(entry, Mapping) else place
     try:
-        timing = Timing(**entry["timing"])
-        return Manifest(**{k: v for k, v in entry.items() if k in known and k != "timing"}, timing=timing)
-    except (KeyError, TypeError) as error:
-        name = entry.get("trace", "?")
+        return msgspec.convert(entry, Manifest)
+    except msgspec.ValidationError as error:
         raise HtaDsv4Error(f"{path}: entry {name}: incomplete or misspelt ({error})") from error

@@ -8,27 +8,38 @@ in the next; both write the trace and its manifest whole or not at all.
 
 from __future__ import annotations
 
+import os
 import statistics
 import subprocess
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from hta_dsv4.capture.checks import (
+    check_counts,
+    check_details,
+    check_label,
+    companion_path,
+    no_cuda_message,
+    trace_file,
+)
+from hta_dsv4.capture.clock import StepClock
 from hta_dsv4.capture.environment import device_facts, git_commit, query_driver, software_versions
-from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, Timing, manifest_path, stem, write_manifest
-from hta_dsv4.capture.scopes import profiler_on
-from hta_dsv4.capture.tracefile import Slim, Summary, keep_trace
+from hta_dsv4.capture.manifest import Manifest, Timing, manifest_path, write_atomically, write_manifest
+from hta_dsv4.capture.scopes import mark_profiler, profiler_marked, profiler_on
+from hta_dsv4.capture.tracefile import Slim, Summary, clean_trace
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.shipped import traces_dir
 
+_BUSY = "a torch profiler is already running in this process: stop it before capturing"
+_ONE_AT_A_TIME = Lock()  # held inside the with block
 _PROFILER_WARMUP = 2  # steps with the profiler on and not recorded: its first launches are slow
 
 
@@ -62,7 +73,7 @@ class DecodeCapture:
         print(capture.result.trace)
 
     Args:
-        out: file name of the trace (``.trace.json.gz`` is added where no suffix is given).
+        out: file name of the trace (``.trace.json.gz`` is added where it does not end in ``.json`` or ``.gz``).
         variant: label, for tables and comparisons.
         concurrency: requests decoded by one step.
         steps: steps to record.
@@ -76,7 +87,8 @@ class DecodeCapture:
         details: further :class:`~hta_dsv4.capture.manifest.Manifest` fields (config, switches, notes, ...).
 
     Raises:
-        HtaDsv4Error: no steps asked for, no GPU, another profiler running, ``out`` not writable, loop too short.
+        HtaDsv4Error: no steps asked for, no GPU, another profiler running (now, or in the loop), ``out`` no place for a
+            file, details that no manifest has, loop too short, used a second time.
     """
 
     def __init__(
@@ -94,27 +106,21 @@ class DecodeCapture:
         require_cuda: bool = True,
         details: Mapping[str, Any] | None = None,
     ) -> None:
-        if steps < 1:
-            raise HtaDsv4Error(f"--steps {steps}: a trace needs at least one recorded step")
-        if warmup < 0 or baseline < 1:
-            raise HtaDsv4Error(f"--warmup {warmup}, baseline {baseline}: need at least 0 and 1 steps")
-        if concurrency < 1:
-            raise HtaDsv4Error(f"--concurrency {concurrency}: need at least one request")
+        check_counts(steps=steps, warmup=warmup, baseline=baseline, concurrency=concurrency)
+        check_label(variant)
+        check_details(details or {})
         self.cuda = torch.cuda.is_available()
         if require_cuda and not self.cuda:
             raise HtaDsv4Error(no_cuda_message())
         if profiler_on():
-            raise HtaDsv4Error(
-                "a torch profiler is already running in this process: stop it before capturing"
-            )
-        out = Path(out)
-        self.out = out if out.suffix in (".json", ".gz") else out.with_name(out.name + TRACE_SUFFIX)
-        _check_writable(self.out)
+            raise HtaDsv4Error(_BUSY)
+        self.out = trace_file(out)
         self.variant, self.concurrency = variant, concurrency
         self.steps, self.warmup, self.baseline = steps, warmup, baseline
         self.slim, self.details = slim, dict(details or {})
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.cuda else [])
-        self._raw = self.out.with_name(f".{self.out.name}.{id(self):x}.raw.json")
+        # two captures into one name, of one process or two, must not share it
+        self._raw = self.out.with_name(f".{self.out.name}.{os.getpid()}-{id(self):x}.raw.json")
         self._profile = profile(
             activities=activities,
             schedule=schedule(wait=0, warmup=_PROFILER_WARMUP, active=steps, repeat=1),
@@ -122,7 +128,8 @@ class DecodeCapture:
             record_shapes=record_shapes,
             with_stack=with_stack,
         )
-        self._running = False
+        self._clock = StepClock(self.cuda)
+        self._entered = self._running = False
         self._count = 0
         self._unprofiled: list[float] = []
         self._profiled: list[float] = []
@@ -151,17 +158,29 @@ class DecodeCapture:
         return self._result
 
     def __enter__(self) -> DecodeCapture:
-        self._wait()
-        self._start_clock()
+        if self._entered:
+            raise HtaDsv4Error(f"{self.out}: a DecodeCapture captures once; make a new one")
+        if not _ONE_AT_A_TIME.acquire(blocking=False):
+            raise HtaDsv4Error(f"{self.out}: another capture is going on in this process; end it first")
+        self._entered = True
+        self._clock.wait()
+        self._clock.start()
         return self
 
     def step(self) -> None:
-        """Mark the end of a decode step."""
+        """Mark the end of a decode step.
+
+        Raises:
+            HtaDsv4Error: outside the ``with`` block, or another torch profiler was started or stopped in the loop.
+        """
         if self.done:
             return
+        if not self._entered:
+            raise HtaDsv4Error(f"{self.out}: step() belongs inside the with block of the capture")
+        self._check_profiler()
         self._count += 1
         timed_until = self.warmup + self.baseline
-        elapsed = self._stop_clock()
+        elapsed = self._clock.stop(by_events=self._count <= timed_until)
         if self.warmup < self._count <= timed_until:
             self._unprofiled.append(elapsed)
             if self.cuda and self._count == self.warmup + (self.baseline + 1) // 2:
@@ -171,13 +190,14 @@ class DecodeCapture:
         if self._count == timed_until:
             self._running = True
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # "clears events at the end of each cycle": one cycle is all we want
+                # "clears events at the end of each cycle": one cycle is all we want
+                warnings.simplefilter("ignore")
                 self._profile.start()
         elif self._count > timed_until:
             self._profile.step()
-        self._start_clock()
+        if self._running:
+            mark_profiler(ours=not self.done)
+        self._clock.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -185,7 +205,8 @@ class DecodeCapture:
         try:
             if self._running:
                 self._running = False
-                self._profile.stop()
+                if profiler_marked() or self.done:
+                    self._profile.stop()
             if kind is None:
                 if not self.done:
                     raise HtaDsv4Error(
@@ -195,29 +216,19 @@ class DecodeCapture:
                     )
                 self._finish()
         finally:
+            _ONE_AT_A_TIME.release()
             self._raw.unlink(missing_ok=True)
             if self._driver is not None and self._driver.poll() is None:
                 self._driver.kill()
 
-    def _wait(self) -> None:
-        if self.cuda:
-            torch.cuda.synchronize()
-
-    def _start_clock(self) -> None:
-        if self.cuda:
-            self._begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            self._begin.record()
-        self._began = time.perf_counter()
-
-    def _stop_clock(self) -> float:
-        """Milliseconds since the clock was started: by CUDA events while unprofiled, else by the host's clock."""
-        if self.cuda and self._count <= self.warmup + self.baseline:
-            end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-            end.record()
-            self._wait()
-            return float(self._begin.elapsed_time(end))
-        self._wait()
-        return (time.perf_counter() - self._began) * 1e3
+    def _check_profiler(self) -> None:
+        """A second profiler takes the process's one session; touching the first after that ends the process."""
+        if profiler_marked() if self._running else not profiler_on():
+            return
+        self._running = False  # nothing of ours is left to stop
+        raise HtaDsv4Error(
+            f"{self.out}: the loop runs a torch profiler of its own; a process has one, take it out"
+        )
 
     def _export(self, finished: profile) -> None:
         try:
@@ -228,9 +239,8 @@ class DecodeCapture:
             ) from error
 
     def _finish(self) -> None:
-        summary = keep_trace(self._raw, self.out, slim=self.slim)
+        body, summary = clean_trace(self._raw, self.out, slim=self.slim)
         if self.cuda and summary.activities == 0:
-            self.out.unlink(missing_ok=True)
             raise HtaDsv4Error(
                 f"{self.out}: the profiler saw no GPU activity; another tool may hold the GPU's counters "
                 "(Nsight, a second profiler), or the step ran nothing on the GPU"
@@ -262,11 +272,8 @@ class DecodeCapture:
             removed=summary.removed,
         )
         manifest = replace(manifest, **self.details)
-        try:
-            path = write_manifest(self.out, manifest)
-        except HtaDsv4Error:
-            self.out.unlink(missing_ok=True)  # a trace whose conditions nobody knows is not left behind
-            raise
+        path = manifest_path(self.out)
+        write_atomically((self.out, body), (path, manifest.as_toml()))
         self._result = CaptureResult(self.out, path, manifest, summary)
 
 
@@ -308,7 +315,7 @@ def capture_decode(
     details = dict(options.pop("details", None) or {})
     with DecodeCapture(
         out=out, variant=variant, concurrency=concurrency, steps=steps, warmup=warmup, baseline=baseline,
-        details=details | ({"companion": _companion_path(Path(out)).name} if companion else {}), **options,
+        details=details, **options,
     ) as capture:  # fmt: skip
         say(f"{variant}: {capture.total} steps, the last {steps} recorded")
         while not capture.done:
@@ -320,39 +327,10 @@ def capture_decode(
         return result
     eager = capture_decode(
         companion, steps, warmup=warmup, variant=f"{variant} (eager companion)", concurrency=concurrency,
-        out=_companion_path(Path(out)), baseline=baseline, progress=progress,
+        out=companion_path(result.trace), baseline=baseline, progress=progress,
         details=details | {"launch": "eager", "notes": [f"The eager form of {capture.out.name}."]}, **options,
     )  # fmt: skip
-    return replace(result, companion=eager)
-
-
-def no_cuda_message() -> str:
-    """One line for a machine without a GPU, naming the traces that need none."""
-    try:
-        where = f"; traces captured on an H200 are in {traces_dir()}"
-    except HtaDsv4Error:  # an installation without them
-        where = ""
-    return f"no CUDA device here, so there is nothing to trace{where}"
-
-
-def _companion_path(out: Path) -> Path:
-    return out.with_name(f"{stem(out)}_eager{TRACE_SUFFIX}")
-
-
-def _check_writable(out: Path) -> None:
-    """Fail before the GPU works, not after.
-
-    Raises:
-        HtaDsv4Error: ``out`` is a folder, or its folder cannot be made or written.
-    """
-    if out.is_dir():
-        raise HtaDsv4Error(f"{out}: is a folder; --out names a file here")
-    probe = manifest_path(out).with_name(f".{out.name}.probe")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise HtaDsv4Error(
-            f"{out}: cannot write there ({error.strerror or error}); choose another --out"
-        ) from error
+    # Named only once it is there: a companion that could not be captured is not spoken of.
+    manifest = replace(result.manifest, companion=eager.trace.name)
+    write_manifest(result.trace, manifest)
+    return replace(result, manifest=manifest, companion=eager)

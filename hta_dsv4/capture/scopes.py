@@ -12,12 +12,30 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch.autograd import profiler as _autograd_profiler
 
+_FLAG = "_is_profiler_enabled"
 _NOTHING: AbstractContextManager[object] = nullcontext()
 
 
 def profiler_on() -> bool:
     """Whether a torch profiler is recording in this process."""
-    return bool(getattr(_autograd_profiler, "_is_profiler_enabled", False))
+    return bool(getattr(_autograd_profiler, _FLAG, False))
+
+
+def mark_profiler(ours: bool) -> None:
+    """Leave a mark in torch's flag that :func:`profiler_marked` finds until some profiler starts or stops.
+
+    Torch sets the flag to ``True`` or ``False``; an int of the same truth means the same to whoever reads it.
+
+    Args:
+        ours: ``False`` takes the mark out.
+    """
+    on = profiler_on()
+    setattr(_autograd_profiler, _FLAG, int(on) if ours else on)
+
+
+def profiler_marked() -> bool:
+    """Whether no torch profiler has started or stopped since :func:`mark_profiler`."""
+    return type(getattr(_autograd_profiler, _FLAG, False)) is int
 
 
 def scope(name: str) -> AbstractContextManager[object]:

@@ -6,13 +6,9 @@ as text. What is removed is said in one sentence each, for the manifest.
 
 from __future__ import annotations
 
-import getpass
 import gzip
 import json
-import os
 import re
-import socket
-import sysconfig
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -20,9 +16,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hta_dsv4.capture.manifest import write_atomically
+from hta_dsv4.capture.private import hide_names
 from hta_dsv4.errors import HtaDsv4Error
 
 Event = dict[str, Any]
@@ -57,7 +54,18 @@ class Summary:
 
 
 def keep_trace(raw: Path, out: Path, *, slim: Slim = "") -> Summary:
-    """Clean the profiler's file and write it under its final name.
+    """Clean the profiler's file and write it under its final name; see :func:`clean_trace`.
+
+    Raises:
+        HtaDsv4Error: as :func:`clean_trace`, or ``out`` cannot be written.
+    """
+    body, summary = clean_trace(raw, out, slim=slim)
+    write_atomically((out, body))
+    return summary
+
+
+def clean_trace(raw: Path, out: Path, *, slim: Slim = "") -> tuple[bytes, Summary]:
+    """What is kept of the profiler's file.
 
     Host name, user name and user paths are replaced. ``slim="all"`` also drops bookkeeping arguments that no
     reader uses and host events that launched nothing; ``"flows"`` drops the flow arrows from launch to kernel too,
@@ -65,12 +73,17 @@ def keep_trace(raw: Path, out: Path, *, slim: Slim = "") -> Summary:
 
     Args:
         raw: what the profiler exported, JSON.
-        out: final name; ``.gz`` compresses.
+        out: the name it is to get; ``.gz`` compresses.
         slim: see above.
 
+    Returns:
+        The file's content and what its steps hold.
+
     Raises:
-        HtaDsv4Error: the raw file is cut (disk full while the profiler wrote it) or ``out`` cannot be written.
+        HtaDsv4Error: the raw file is cut (disk full while the profiler wrote it), or ``slim`` is none of its words.
     """
+    if slim not in get_args(Slim):
+        raise HtaDsv4Error(f"slim {slim!r}: choose one of {', '.join(map(repr, get_args(Slim)))}")
     try:
         trace = json.loads(raw.read_text(encoding="utf-8"), parse_float=_exact)
     except OSError as error:
@@ -82,7 +95,7 @@ def keep_trace(raw: Path, out: Path, *, slim: Slim = "") -> Summary:
             f"{out}: the profiler wrote a broken file ({error}); is the disk full? Free space or choose another --out"
         ) from error
     events: list[Event] = trace["traceEvents"]
-    removed = [_hide(trace, events, out)]
+    removed = [hide_names(trace, events, out.name)]
     summary_events = _linked(events)
     if slim:
         trace["traceEvents"] = events = _slim(events, summary_events, flows=slim != "flows")
@@ -98,8 +111,7 @@ def keep_trace(raw: Path, out: Path, *, slim: Slim = "") -> Summary:
         with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as f:
             f.write(body)
         body = buffer.getvalue()
-    write_atomically(out, body)
-    return Summary(
+    return body, Summary(
         activities=len(summary_events.activities),
         activity_ns=sum(_ns(e.get("dur", 0)) for e in summary_events.activities),
         launches=len(summary_events.launches),
@@ -132,63 +144,6 @@ def _dump(trace: dict[str, Any]) -> bytes:
     lines = ",\n".join(json.dumps(e, separators=(",", ":"), ensure_ascii=False) for e in trace["traceEvents"])
     text = f'{start}{"," if head else ""}"traceEvents":[\n{lines}\n]}}\n'
     return _TEXT_NUMBER.sub(r"\1", text).encode()
-
-
-# --- private names --------------------------------------------------------------------------------------------
-
-
-def private_names() -> list[tuple[re.Pattern[str], str]]:
-    """Patterns of what must not leave this machine and what stands in their place.
-
-    Folders of installed packages and the current folder become nothing (paths turn relative), the home folder
-    ``~``, host and user name ``host`` and ``user``. Names of fewer than three letters and the generic ones
-    (``root``, ``localhost``) identify nobody and stay.
-    """
-    paths = sysconfig.get_paths()
-    folders = {paths["purelib"], paths["platlib"], paths["stdlib"], os.getcwd()}
-    longest_first = sorted((f.rstrip("/") + "/" for f in folders if len(f) > 1), key=len, reverse=True)
-    found = [(re.compile(re.escape(f)), "") for f in longest_first]
-    found.append((re.compile(re.escape(str(Path.home())) + r"(?=/|$)"), "~"))
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user id without a name
-        user = ""
-    for name, stand_in in ((socket.gethostname(), "host"), (user, "user")):
-        if len(name) >= 3 and name not in {"localhost", "root", "user", "host"}:
-            found.append((re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w-])"), stand_in))
-    return found
-
-
-def _hide(trace: dict[str, Any], events: Iterable[Event], out: Path) -> str:
-    patterns = private_names()
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, str):
-            for pattern, stand_in in patterns:
-                value = pattern.sub(stand_in, value)
-            return value
-        if isinstance(value, list):
-            return [clean(v) for v in value]
-        if isinstance(value, dict):
-            return {k: clean(v) for k, v in value.items()}
-        return value
-
-    for key in [k for k in trace if k != "traceEvents"]:
-        trace[key] = clean(trace[key])
-    trace["traceName"] = out.name
-    if "host_name" in trace:  # newer profilers write it, however short it is
-        trace["host_name"] = "host"
-    for event in events:
-        # Kernels, operators and launches are named by libraries; only these kinds carry names of the machine.
-        if event.get("ph") == "M" or event.get("cat") in (
-            "python_function",
-            "user_annotation",
-            "gpu_user_annotation",
-        ):
-            event["name"] = clean(event.get("name", ""))
-            if "args" in event:
-                event["args"] = clean(event["args"])
-    return "host name, user name and user paths"
 
 
 # --- what launched what -----------------------------------------------------------------------------------------
