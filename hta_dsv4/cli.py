@@ -22,9 +22,9 @@ from hta_dsv4.cli_options import (
     AsCsv,
     AsJson,
     AsMd,
+    AsParquet,
     By,
     Companions,
-    Form,
     Frames,
     Full,
     Inputs,
@@ -45,7 +45,7 @@ from hta_dsv4.present.cross_grid import can_cross, cross_grid
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.diff_json import explanation_body
 from hta_dsv4.present.progress import reading
-from hta_dsv4.present.scaling_grid import scaling_body, scaling_grid
+from hta_dsv4.present.scaling_grid import scaling_body, scaling_grid, scaling_rows
 from hta_dsv4.run import Run
 from hta_dsv4.sweep_points import sweep_point
 
@@ -83,6 +83,7 @@ def shares(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
@@ -95,16 +96,18 @@ def shares(
 
     Example: hta-dsv4 shares decode.pt.trace.json.gz --by role
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     tables = []
     for run in load_runs(traces, rules, salvage, companion, frames):
         table = run.shares(by)
         tables.append(replace(table, notes=(*profiler_notes([run], [table]), *table.notes)))
-    text = {
-        Form.JSON: lambda: machine.dumps("shares", machine.shares_body(tables)),
-        Form.CSV: lambda: machine.shares_csv(tables),
-    }.get(chosen)
-    write(chosen, text, lambda: [g for t in tables for g in _share_grids(t, top)], full)
+    write(
+        chosen,
+        lambda: machine.dumps("shares", machine.shares_body(tables)),
+        lambda: machine.shares_rows(tables),
+        lambda: [g for t in tables for g in _share_grids(t, top)],
+        full,
+    )
 
 
 def _share_grids(shares: Shares, top: int) -> list[grid.Grid]:
@@ -120,6 +123,7 @@ def diff(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     again: Again = None,
     rules: RulesFile = None,
@@ -134,7 +138,7 @@ def diff(
 
     Example: hta-dsv4 diff original=a.json.gz mma=b.json.gz split_k=c.json.gz --by role
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     if len(traces) < 2:
         raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
     runs = load_runs(traces, rules, salvage, companion, frames)
@@ -144,15 +148,12 @@ def diff(
     for repeat in load_runs(again or [], rules, salvage):
         repeats.setdefault(repeat.label, []).append(repeat)
     explained = run_module.why(runs, by, repeats)
-    text = {
-        Form.JSON: lambda: machine.dumps(
-            "diff", {**machine.comparison_body(comparison), "explanation": explanation_body(explained)}
-        ),
-        Form.CSV: lambda: machine.comparison_csv(comparison),
-    }.get(chosen)
     write(
         chosen,
-        text,
+        lambda: machine.dumps(
+            "diff", {**machine.comparison_body(comparison), "explanation": explanation_body(explained)}
+        ),
+        lambda: machine.comparison_rows(comparison),
         lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top, full)],
         full,
     )
@@ -173,6 +174,7 @@ def scaling(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
@@ -181,7 +183,7 @@ def scaling(
 
     Example: hta-dsv4 scaling 8192=a.json.gz 65536=b.json.gz 1048576=c.json.gz --param max_context
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     points = [sweep_point(t, param) for t in traces]
     loaded = rule_set(rules)
     runs = []
@@ -192,11 +194,13 @@ def scaling(
             )
         runs.append((point.x, run))
     found = run_module.scaling(runs, param or "x", by)
-    text = {
-        Form.JSON: lambda: machine.dumps("scaling", scaling_body(found)),
-        Form.CSV: lambda: machine.scaling_csv(found),
-    }.get(chosen)
-    write(chosen, text, lambda: [scaling_grid(found, top)], full)
+    write(
+        chosen,
+        lambda: machine.dumps("scaling", scaling_body(found)),
+        lambda: scaling_rows(found),
+        lambda: [scaling_grid(found, top)],
+        full,
+    )
 
 
 @app.command()
@@ -205,6 +209,7 @@ def info(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     salvage: Salvage = False,
 ) -> None:
@@ -212,13 +217,15 @@ def info(
 
     Example: hta-dsv4 info decode.pt.trace.json.gz
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     infos = [i for r in load_runs(traces, None, salvage) for i in r.info()]
-    text = {
-        Form.JSON: lambda: machine.dumps("info", machine.info_body(infos)),
-        Form.CSV: lambda: machine.info_csv(infos),
-    }.get(chosen)
-    write(chosen, text, lambda: [g for i in infos for g in grid.info_grids(i)], full)
+    write(
+        chosen,
+        lambda: machine.dumps("info", machine.info_body(infos)),
+        lambda: machine.info_rows(infos),
+        lambda: [g for i in infos for g in grid.info_grids(i)],
+        full,
+    )
 
 
 @app.command()
@@ -229,6 +236,7 @@ def explain(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
 ) -> None:
@@ -236,7 +244,7 @@ def explain(
 
     Example: hta-dsv4 explain cutlass_80_simt_sgemm_64x128_8x5_tn_align1
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     loaded = rule_set(rules)
     wanted: list[str] = []
     for name in names:
@@ -244,11 +252,13 @@ def explain(
     found = [loaded.explain(n) for n in wanted if n.strip()]
     if not found:
         raise HtaDsv4Error("no kernel name given: every line of the input is empty")
-    text = {
-        Form.JSON: lambda: machine.explain_lines(found),
-        Form.CSV: lambda: machine.explain_csv(found),
-    }.get(chosen)
-    write(chosen, text, lambda: [grid.explain_grid(found)], full)
+    write(
+        chosen,
+        lambda: machine.explain_lines(found),
+        lambda: machine.explain_rows(found),
+        lambda: [grid.explain_grid(found)],
+        full,
+    )
 
 
 def _names_on_stdin() -> list[str]:

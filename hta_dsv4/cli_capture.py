@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hta_dsv4 import run as run_module
-from hta_dsv4.cli_options import Form, write
+from hta_dsv4.cli_options import form, write
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
 from hta_dsv4.shipped import traces
@@ -90,9 +90,13 @@ def capture(
         print("a CPU capture has no GPU activity: nothing to share out; try hta-dsv4 info", file=sys.stderr)
         return
     shares = [run_module.load(result.trace, label=variant).shares("bucket")]
-    chosen = Form.JSON if as_json else Form.TEXT
-    text = (lambda: machine.dumps("shares", machine.shares_body(shares))) if as_json else None
-    write(chosen, text, lambda: [grid.shares_grid(s) for s in shares], full=False)
+    write(
+        form(as_json),
+        lambda: machine.dumps("shares", machine.shares_body(shares)),
+        lambda: machine.shares_rows(shares),
+        lambda: [grid.shares_grid(s) for s in shares],
+        full=False,
+    )
 
 
 def _switches(words: list[str]) -> dict[str, str]:

@@ -11,8 +11,8 @@ from hta_dsv4.cli_options import (
     AsCsv,
     AsJson,
     AsMd,
+    AsParquet,
     Companions,
-    Form,
     Frames,
     Full,
     Inputs,
@@ -48,6 +48,7 @@ def findings(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
@@ -60,14 +61,10 @@ def findings(
 
     Example: hta-dsv4 findings split_k --append PROFILE_FINDINGS.md
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     runs = load_runs(traces, rules, salvage, companion, frames)
     workloads = [r.workload(batch=concurrency, context=context, max_context=max_context) for r in runs]
     found = find_all(runs, device=device, workloads=workloads)
-    text = {
-        Form.JSON: lambda: machine.dumps("findings", findings_body(found)),
-        Form.CSV: lambda: machine.table_csv(*findings_rows(found)),
-    }.get(chosen)
     if append is not None:
         entries = [
             entry(f, [t.path for t in run.traces], top) for f, run in zip(found, runs, strict=True)
@@ -75,7 +72,8 @@ def findings(
         add_to_log(append, "\n".join(entries))
     write(
         chosen,
-        text,
+        lambda: machine.dumps("findings", findings_body(found)),
+        lambda: findings_rows(found),
         lambda: [g for f in found for g in (findings_grid(f, top), *finding_grids(f, top))],
         full,
     )

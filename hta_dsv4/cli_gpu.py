@@ -13,8 +13,8 @@ from hta_dsv4.cli_options import (
     AsCsv,
     AsJson,
     AsMd,
+    AsParquet,
     Companions,
-    Form,
     Frames,
     Full,
     Inputs,
@@ -53,6 +53,7 @@ def fill(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
@@ -63,13 +64,15 @@ def fill(
 
     Example: hta-dsv4 fill split_k_c1 --by bucket
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     found = [r.fill(by) for r in load_runs(traces, rules, salvage, companion, frames)]
-    text = {
-        Form.JSON: lambda: machine.dumps("fill", fil.fill_body(found)),
-        Form.CSV: lambda: machine.table_csv(*fil.fill_rows(found)),
-    }.get(chosen)
-    write(chosen, text, lambda: [fil.fill_grid(f, top) for f in found], full)
+    write(
+        chosen,
+        lambda: machine.dumps("fill", fil.fill_body(found)),
+        lambda: fil.fill_rows(found),
+        lambda: [fil.fill_grid(f, top) for f in found],
+        full,
+    )
 
 
 def coverage(
@@ -79,6 +82,7 @@ def coverage(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
@@ -89,13 +93,15 @@ def coverage(
 
     Example: hta-dsv4 coverage mhc_fused cuda_graph
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     found = [r.coverage(by) for r in load_runs(traces, rules, salvage, companion, frames)]
-    text = {
-        Form.JSON: lambda: machine.dumps("coverage", cov.coverage_body(found)),
-        Form.CSV: lambda: machine.table_csv(*cov.coverage_rows(found)),
-    }.get(chosen)
-    write(chosen, text, lambda: [cov.coverage_grid(found), *(cov.owners_grid(f, top) for f in found)], full)
+    write(
+        chosen,
+        lambda: machine.dumps("coverage", cov.coverage_body(found)),
+        lambda: cov.coverage_rows(found),
+        lambda: [cov.coverage_grid(found), *(cov.owners_grid(f, top) for f in found)],
+        full,
+    )
 
 
 def idle(
@@ -111,6 +117,7 @@ def idle(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
@@ -121,7 +128,7 @@ def idle(
 
     Example: hta-dsv4 idle mhc_fused cuda_graph
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     runs = load_runs(traces, rules, salvage, companion, frames)
     found = [r.idle(by, unprofiled_step_ns=_unprofiled(r)) for r in runs]
     hta = {r.label: _hta_idle(r) for r in runs} if with_hta else {}
@@ -140,8 +147,7 @@ def idle(
             out += [idl.next_grid(one, top), idl.calls_grid(one)]
         return out + [idl.hta_grid(label, *each) for label, each in hta.items()]
 
-    text = {Form.JSON: body, Form.CSV: lambda: machine.table_csv(*idl.idle_rows(found))}.get(chosen)
-    write(chosen, text, grids, full)
+    write(chosen, body, lambda: idl.idle_rows(found), grids, full)
 
 
 def _unprofiled(run: Run) -> float | None:

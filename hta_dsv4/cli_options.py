@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -12,31 +13,50 @@ import typer
 
 from hta_dsv4 import run as run_module
 from hta_dsv4.classify.rules import RuleSet, default_rules, load_rules
+from hta_dsv4.cli_files import parquet_target, write_whole
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.grid import Grid
+from hta_dsv4.present.machine import Table, table_csv
+from hta_dsv4.present.parquet import parquet_bytes
 from hta_dsv4.present.progress import reading
 from hta_dsv4.present.text import console, markdown, print_grid
 from hta_dsv4.run import Run
-from hta_dsv4.shipped import label_of, resolve
+from hta_dsv4.shipped import label_of, presentable, resolve
 
 
 class Form(str, Enum):
     """How results are written."""
 
-    TEXT, JSON, CSV, MD = "text", "json", "csv", "md"
+    TEXT, JSON, CSV, MD, PARQUET = "text", "json", "csv", "md", "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """The form asked for, and the file of the one form that is not for standard output."""
+
+    form: Form = Form.TEXT
+    path: Path | None = None
 
 
 AsJson = Annotated[bool, typer.Option("--json", help='JSON for other programs ("schema": 1, times in ns).')]
 AsCsv = Annotated[bool, typer.Option("--csv", help="CSV, one line per variant and row.")]
 AsMd = Annotated[bool, typer.Option("--md", help="A Markdown table.")]
+AsParquet = Annotated[
+    Path | None,
+    typer.Option("--parquet", metavar="FILE", help="Write the table of --csv as Parquet, typed, to FILE."),
+]
 By = Annotated[
     str, typer.Option("--by", help="What a row is: bucket, role, origin, kernel; several with commas.")
 ]
 Top = Annotated[
     int,
-    typer.Option("--top", help="Rows to print, the rest as one line; 0 for all, small ones too. Text and --md.", min=0),
+    typer.Option(
+        "--top", help="Rows to print, the rest as one line; 0 for all, small ones too. Text and --md.", min=0
+    ),
 ]
-Full = Annotated[bool, typer.Option("--full", help="Never shorten names; diff: every row, kernel and rewrite.")]
+Full = Annotated[
+    bool, typer.Option("--full", help="Never shorten names; diff: every row, kernel and rewrite.")
+]
 RulesFile = Annotated[
     list[Path] | None,
     typer.Option("--rules", help="Your own rules (TOML), before the bundled ones; repeatable."),
@@ -83,12 +103,21 @@ Points = Annotated[
 ]
 
 
-def form(as_json: bool, as_csv: bool, as_md: bool) -> Form:
-    """The one form asked for; text by default."""
-    chosen = [f for f, on in ((Form.JSON, as_json), (Form.CSV, as_csv), (Form.MD, as_md)) if on]
+def form(
+    as_json: bool = False, as_csv: bool = False, as_md: bool = False, parquet: Path | None = None
+) -> Output:
+    """The one form asked for; text by default.
+
+    Raises:
+        HtaDsv4Error: several are, or the Parquet file is none to write to.
+    """
+    asked = {Form.JSON: as_json, Form.CSV: as_csv, Form.MD: as_md, Form.PARQUET: parquet is not None}
+    chosen = [f for f, on in asked.items() if on]
     if len(chosen) > 1:
-        raise HtaDsv4Error("--json, --csv and --md exclude each other; give one")
-    return chosen[0] if chosen else Form.TEXT
+        raise HtaDsv4Error("--json, --csv, --md and --parquet exclude each other; give one")
+    if parquet is not None:
+        return Output(Form.PARQUET, parquet_target(parquet))
+    return Output(chosen[0]) if chosen else Output()
 
 
 def rule_set(files: Sequence[Path] | None) -> RuleSet:
@@ -154,20 +183,31 @@ def _companions(beside: Sequence[tuple[str | None, Path]], labels: Sequence[str]
 
 
 def write(
-    chosen: Form, text: Callable[[], str] | None, grids: Callable[[], Sequence[Grid]], full: bool
+    chosen: Output,
+    document: Callable[[], str],
+    table: Callable[[], Table],
+    grids: Callable[[], Sequence[Grid]],
+    full: bool,
 ) -> None:
-    """Write a result to stdout.
+    """Write a result to stdout, or to the Parquet file; only what the form needs is made.
 
     Args:
         chosen: the form.
-        text: makes the document, for JSON and CSV; ``None`` for the forms that are grids.
-        grids: makes the grids.
+        document: makes the JSON.
+        table: makes columns and rows, for CSV and Parquet.
+        grids: makes the grids, for text and Markdown.
         full: never shorten names.
     """
-    if text is not None:
-        sys.stdout.write(text().rstrip("\n") + "\n")
+    if chosen.path is not None:
+        columns, rows = table()
+        write_whole(chosen.path, parquet_bytes(columns, rows), "--parquet")
+        print(f"wrote {presentable(str(chosen.path))}, {len(rows):,} rows", file=sys.stderr)
         return
-    if chosen is Form.MD:
+    if chosen.form in (Form.JSON, Form.CSV):
+        text = document() if chosen.form is Form.JSON else table_csv(*table())
+        sys.stdout.write(text.rstrip("\n") + "\n")
+        return
+    if chosen.form is Form.MD:
         sys.stdout.write("\n".join(markdown(g) for g in grids()))
         return
     out = console()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
 from enum import Enum
 from pathlib import Path
@@ -14,6 +12,7 @@ import typer
 from hta_dsv4 import run as run_module
 from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.capture_notes import profiler_notes
+from hta_dsv4.cli_files import not_an_input, write_whole
 from hta_dsv4.cli_options import Companions, Frames, Inputs, RulesFile, Salvage, load_runs, rule_set
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.captures import Capture, capture_files
@@ -136,41 +135,3 @@ def annotate(
 def _files(run: Run) -> list[Capture]:
     found = {t.path: manifest_for(t.path) for t in run.traces if t.path.is_file()}
     return capture_files(run, {path: m.as_dict() for path, m in found.items() if m is not None})
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file at once: a reader sees the old content or the new, never a part, also when writing fails.
-
-    Args:
-        path: where to.
-        content: what.
-
-    Raises:
-        HtaDsv4Error: the folder is missing or may not be written, or the path is a folder.
-    """
-    if path.is_dir():
-        raise HtaDsv4Error(f"{path}: this is a folder; name a file in it with -o")
-    path = Path(os.path.realpath(path))  # through a link, which stays
-    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
-    try:
-        if path.exists() and not path.is_file():  # a pipe or a device is written to, never replaced
-            path.write_bytes(content)
-            return
-        try:
-            beside.write_bytes(content)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
-    except OSError as error:
-        raise HtaDsv4Error(f"{path}: cannot be written ({error.strerror or error})") from error
-
-
-def not_an_input(out: Path, runs: list[Run]) -> None:
-    """Refuse to write over what was read.
-
-    Raises:
-        HtaDsv4Error: the output is one of the traces.
-    """
-    for trace in (t for r in runs for t in r.traces):
-        if out.exists() and trace.path.exists() and out.samefile(trace.path):
-            raise HtaDsv4Error(f"{out}: this is a trace being read; name another file with -o")

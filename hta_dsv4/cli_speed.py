@@ -12,9 +12,9 @@ from hta_dsv4.cli_options import (
     AsCsv,
     AsJson,
     AsMd,
+    AsParquet,
     By,
     Companions,
-    Form,
     Frames,
     Full,
     RulesFile,
@@ -26,7 +26,14 @@ from hta_dsv4.cli_options import (
 )
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import machine
-from hta_dsv4.present.roofline_grid import devices_grid, roofline_body, roofline_grid, roofline_rows
+from hta_dsv4.present.roofline_grid import (
+    device_body,
+    devices_grid,
+    devices_rows,
+    roofline_body,
+    roofline_grid,
+    roofline_rows,
+)
 from hta_dsv4.present.whatif_grid import whatif_body, whatif_grids, whatif_rows
 
 Device = Annotated[
@@ -56,6 +63,7 @@ def roofline(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
@@ -66,10 +74,15 @@ def roofline(
 
     Example: hta-dsv4 roofline decode.pt.trace.json.gz --by origin
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     if devices:
+        known = known_devices()
         write(
-            Form.MD if chosen is Form.MD else Form.TEXT, None, lambda: [devices_grid(known_devices())], full
+            chosen,
+            lambda: machine.dumps("roofline", {"devices": [device_body(c) for c in known]}),
+            lambda: devices_rows(known),
+            lambda: [devices_grid(known)],
+            full,
         )
         return
     if not traces:
@@ -78,11 +91,13 @@ def roofline(
     for run in load_runs(traces, rules, salvage, companion, frames):
         w = run.workload(batch=concurrency, context=context, max_context=max_context)
         found.append(run.roofline(by, device=device, workload=w))
-    text = {
-        Form.JSON: lambda: machine.dumps("roofline", roofline_body(found)),
-        Form.CSV: lambda: machine.table_csv(*roofline_rows(found)),
-    }.get(chosen)
-    write(chosen, text, lambda: [roofline_grid(f, top) for f in found], full)
+    write(
+        chosen,
+        lambda: machine.dumps("roofline", roofline_body(found)),
+        lambda: roofline_rows(found),
+        lambda: [roofline_grid(f, top) for f in found],
+        full,
+    )
 
 
 def whatif(
@@ -120,6 +135,7 @@ def whatif(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
+    parquet: AsParquet = None,
     full: Full = False,
     rules: RulesFile = None,
     salvage: Salvage = False,
@@ -132,7 +148,7 @@ def whatif(
 
     Example: hta-dsv4 whatif original --set "attention=floor" --set "origin:indexer*0.1"
     """
-    chosen = form(as_json, as_csv, as_md)
+    chosen = form(as_json, as_csv, as_md, parquet)
     changes = [
         *(parse_set(t) for t in change or ()),
         *(halve_bytes(t) for t in halve or ()),
@@ -143,8 +159,10 @@ def whatif(
     (run,) = load_runs([trace], rules, salvage, companion, frames)
     w = run.workload(batch=concurrency, context=context, max_context=max_context)
     found = run.whatif(changes, graph=graph, device=device, workload=w)
-    text = {
-        Form.JSON: lambda: machine.dumps("whatif", whatif_body(found)),
-        Form.CSV: lambda: machine.table_csv(*whatif_rows(found)),
-    }.get(chosen)
-    write(chosen, text, lambda: list(whatif_grids(found)), full)
+    write(
+        chosen,
+        lambda: machine.dumps("whatif", whatif_body(found)),
+        lambda: whatif_rows(found),
+        lambda: list(whatif_grids(found)),
+        full,
+    )

@@ -1,4 +1,4 @@
-"""Results for other programs: JSON (a contract, ``"schema": 1``, described in docs/json.md) and CSV."""
+"""Results for other programs: JSON (a contract, ``"schema": 1``, described in docs/json.md) and rows, as CSV."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from hta_dsv4.analysis import compare as cmp
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.info import Info
-from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.shares import RankShares, Shares
 from hta_dsv4.classify.rules import Explanation
-from hta_dsv4.present.scaling_grid import scaling_rows
 
 SCHEMA = 1
+
+Table = tuple[list[str], list[dict[str, Any]]]
+"""Columns and rows, as ``--csv`` and ``--parquet`` write them."""
 
 
 def dumps(command: str, body: dict[str, Any]) -> str:
@@ -157,11 +158,8 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def shares_csv(variants: Sequence[Shares]) -> str:
-    """One line per variant, rank and row; text quoted, so that no name splits a cell, and otherwise as written.
-
-    A spreadsheet takes a cell that begins with ``=`` for a formula even so: import the columns of names as text.
-    """
+def shares_rows(variants: Sequence[Shares]) -> Table:
+    """Columns and rows of ``shares --csv``: one line per variant, rank and row."""
     keys = list(variants[0].by)
     rows = [
         {"variant": v.label, "rank": r.rank, "steps": r.steps, **row}
@@ -169,30 +167,24 @@ def shares_csv(variants: Sequence[Shares]) -> str:
         for r in v.ranks
         for row in _rows(r.table, (*keys, *_ROW))
     ]
-    return _csv(["variant", "rank", "steps", *keys, *_ROW], rows)
+    return ["variant", "rank", "steps", *keys, *_ROW], rows
 
 
-def comparison_csv(comparison: Comparison) -> str:
-    """One line per variant and row, with the change against the first."""
+def comparison_rows(comparison: Comparison) -> Table:
+    """Columns and rows of ``diff --csv``: one line per variant and row, with the change against the first."""
     body = comparison_body(comparison)
     keys = list(comparison.by)
     rows = [
         {"variant": v["label"], "steps": v["steps"], **row} for v in body["variants"] for row in v["rows"]
     ]
-    return _csv(["variant", "steps", *keys, *_ROW, cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE], rows)
-
-
-def scaling_csv(found: Scaling) -> str:
-    """One line per row and value of the parameter."""
-    return _csv(*scaling_rows(found))
+    return ["variant", "steps", *keys, *_ROW, cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE], rows
 
 
 def table_csv(columns: list[str], rows: Sequence[dict[str, Any]]) -> str:
-    """Rows as CSV, text quoted, missing cells empty."""
-    return _csv(columns, rows)
+    """Rows as CSV; missing cells empty; text quoted, so that no name splits a cell, and otherwise as written.
 
-
-def _csv(columns: list[str], rows: Sequence[dict[str, Any]]) -> str:
+    A spreadsheet takes a cell that begins with ``=`` for a formula even so: import the columns of names as text.
+    """
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
     writer.writeheader()
@@ -200,8 +192,8 @@ def _csv(columns: list[str], rows: Sequence[dict[str, Any]]) -> str:
     return out.getvalue()
 
 
-def info_csv(infos: Sequence[Info]) -> str:
-    """One line per trace with its counts and times."""
+def info_rows(infos: Sequence[Info]) -> Table:
+    """Columns and rows of ``info --csv``: one line per trace with its counts and times."""
     columns = [
         "path",
         "kernels",
@@ -213,7 +205,7 @@ def info_csv(infos: Sequence[Info]) -> str:
         "steps",
         "partial",
     ]
-    return _csv(columns, [{c: getattr(i, c) for c in columns} for i in infos])
+    return columns, [{c: getattr(i, c) for c in columns} for i in infos]
 
 
 def explain_lines(found: Sequence[Explanation]) -> str:
@@ -234,7 +226,7 @@ def _explanation(e: Explanation) -> dict[str, Any]:
     }
 
 
-def explain_csv(found: Sequence[Explanation]) -> str:
-    """One line per name."""
+def explain_rows(found: Sequence[Explanation]) -> Table:
+    """Columns and rows of ``explain --csv``: one line per name."""
     columns = ["name", "bucket", "role", "rule", "ambiguous"]
-    return _csv(columns, [{c: getattr(e, c) for c in columns} for e in found])
+    return columns, [{c: getattr(e, c) for c in columns} for e in found]

@@ -162,6 +162,16 @@ def roofline_rows(found: list[Roofline]) -> tuple[list[str], list[dict[str, Any]
     return ["variant", "steps", *found[0].by, *COLUMNS], rows
 
 
+def devices_rows(known: tuple[Ceilings, ...]) -> tuple[list[str], list[dict[str, Any]]]:
+    """Columns and rows of ``roofline --devices --csv``: one line per GPU; rates in TFLOP/s, what was measured named."""
+    rows = []
+    for body in map(device_body, known):
+        rates = {f"{k}_tflop_s": body["tflop_s"].get(k) for k in RATES}
+        rows.append({**body, **rates, "measured": " ".join(body["measured"])})
+        del rows[-1]["tflop_s"]
+    return list(rows[0]), rows
+
+
 def devices_grid(known: tuple[Ceilings, ...]) -> Grid:
     """The device table; a star marks what was measured."""
 
