@@ -457,6 +457,8 @@ def load(
     Raises:
         TraceError: a file that cannot be read, with place and remedy.
     """
+    if path == "":
+        raise HtaDsv4Error("an empty path where a trace belongs; give a file or a folder")  # not the folder we are in
     path = Path(path)
     rules = rules or default_rules()
     traces = tuple(read_traces(path, python_frames=frames, salvage=salvage, progress=progress))

@@ -203,6 +203,8 @@ def test_a_word_that_no_file_can_be_called_is_one_short_line(text):
     with pytest.raises(HtaDsv4Error) as caught:
         resolve(text)
     assert len(str(caught.value)) < 1000
+    with pytest.raises(HtaDsv4Error):
+        load(text)
 
 
 def test_a_folder_given_as_dot_is_called_by_its_own_name(tmp_path, monkeypatch):

@@ -126,6 +126,8 @@ def test_unknown_parameters_expect_nothing():
     [
         (points({"moe": lambda x: 1}, (8.0,)), "at least two different values"),
         (points({"moe": lambda x: 1}, (0.0, 8.0)), "above 0"),
+        (points({"moe": lambda x: 1}, (1e308, 8.0)), "up to 1e100"),
+        (points({"moe": lambda x: 1}, (float("nan"), 8.0)), "above 0"),
         (points({"moe": lambda x: 1}, steps=0), "no steps"),
         ([], "at least two different values"),
     ],

@@ -166,11 +166,14 @@ def scaling(points: Sequence[Point], parameter: str, by: str, *, seed: int = 0) 
         The fits.
 
     Raises:
-        HtaDsv4Error: fewer than two different values, a value <= 0, or a capture without steps.
+        HtaDsv4Error: fewer than two different values, a value that is no number from 1e-100 to 1e100, or a capture
+            without steps.
     """
     for p in points:
-        if not (math.isfinite(p.x) and p.x > 0):
-            raise HtaDsv4Error(f"{p.label}: {parameter}={p.x:g} cannot be fitted; values must be above 0")
+        if not 1e-100 <= p.x <= 1e100:  # squares of what lies beyond do not fit a float
+            raise HtaDsv4Error(
+                f"{p.label}: {parameter}={p.x:g} cannot be fitted; values must be above 0, up to 1e100"
+            )
         if not any(len(v) for v in p.steps.values()):
             raise HtaDsv4Error(f"{p.label}: no steps in the trace, so there is no time per step to fit")
     ordered = sorted(points, key=lambda p: (p.x, p.label))

@@ -91,7 +91,7 @@ def parse_by(by: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         HtaDsv4Error: an unknown or repeated key.
     """
-    keys = tuple(k.strip() for k in (by.split(",") if isinstance(by, str) else by))
+    keys = tuple(str(k).strip() for k in (by.split(",") if isinstance(by, str) else by))
     unknown = [k for k in keys if k not in KEYS]
     if unknown or not keys or len(set(keys)) != len(keys):
         what = f"unknown key {unknown[0]!r}" if unknown else "a key is missing or repeated"

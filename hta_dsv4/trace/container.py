@@ -260,7 +260,7 @@ def open_trace(
         raw: IO[bytes] = path.open("rb")
     except FileNotFoundError as error:
         raise TraceError(f"{path}: no such file; check the path") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise _unreadable(path, error) from error
     size = path.stat().st_size
     if size == 0 and path.is_file():
