@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.shipped import resolve
+from hta_dsv4.shipped import label_of, resolve
 
 PARAMETERS = ("max_context", "context", "concurrency")
 """Parameters that the manifest of a capture states."""
@@ -53,7 +53,7 @@ def sweep_point(text: str, parameter: str | None) -> SweepPoint:
         if parameter not in PARAMETERS:
             why = f"manifests state only {', '.join(PARAMETERS)}"
         raise HtaDsv4Error(f"{path}: {parameter} unknown ({why}); give it as VALUE={path.name}")
-    return SweepPoint(float(value), label or path.name.split(".")[0], path)
+    return SweepPoint(float(value), label or label_of(path), path)
 
 
 def _number(text: str) -> float | None:
