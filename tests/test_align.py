@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hta_dsv4.analysis import align as al
 from hta_dsv4.analysis.names import match_names
 from hta_dsv4.analysis.sequences import step_sequence
-from hta_dsv4.analysis.subsequence import common_subsequence
+from hta_dsv4.trace.subsequence import common_subsequence
 from tests.variants import Step, part_of
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hta_dsv4.classify import matching
 from hta_dsv4.classify.architecture import read_activities
 from hta_dsv4.classify.graphs import from_companion
 from hta_dsv4.classify.inference import infer
@@ -207,6 +208,22 @@ def test_sequences_are_matched_in_order():
     assert (fit[hit] == EXACT).all()
     assert hit.sum() >= len(base) - 15
     assert (fit[~hit] == UNMATCHED).all()
+
+
+def test_longer_than_one_search_takes(monkeypatch):
+    """More kernels than one search may hold -> block by block, the same counterparts where little is missing."""
+    rng = np.random.default_rng(4)
+    a = rng.integers(0, 400, 30_000)
+    b = np.delete(a, rng.choice(len(a), 300, replace=False))
+    whole, _ = matching.match_sequences((a, b), (a, b))
+    monkeypatch.setattr(matching, "MAX_CELLS", 10**6)
+    found, fit = matching.match_sequences((a, b), (a, b))
+    hit = found >= 0
+    assert (np.diff(found[hit]) > 0).all()
+    assert (b[found[hit]] == a[hit]).all()
+    assert (whole >= 0).sum() == len(b)
+    assert hit.sum() >= len(b) - 5
+    assert (fit[hit] == EXACT).all()
 
 
 def test_names_decide_where_grids_differ():

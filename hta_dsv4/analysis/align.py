@@ -20,8 +20,8 @@ from itertools import pairwise
 
 from hta_dsv4.analysis.names import Match
 from hta_dsv4.analysis.sequences import StepSequence
-from hta_dsv4.analysis.subsequence import common_subsequence
 from hta_dsv4.classify.names import normalise
+from hta_dsv4.trace.subsequence import common_subsequence
 
 FUSED, SPLIT, REPLACED, REMOVED, ADDED, REWRITTEN = (
     "fused",

@@ -1,19 +1,20 @@
 """Two kernel sequences of one program, kernel to kernel: a graph replay and the eager run it was captured from.
 
-They are almost the same sequence, so the search walks along both and, where they part, looks for the nearest place at
-which a run of kernels is the same again. Linear where they agree, whatever repeats in them.
+They are almost the same sequence: a longest common subsequence by name and grid pairs what nobody changed, and between
+two such pairs names alone decide.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from hta_dsv4.trace.sequences import Ints, encode
+from hta_dsv4.trace.sequences import Ints
+from hta_dsv4.trace.subsequence import common_subsequence
 
 EXACT, BY_NAME, UNMATCHED = 2, 1, 0
 
-_WINDOW = 600  # kernels to look ahead for the next common run
-_RUNS = (6, 3, 1)  # kernels that must agree to go on, the longest that is found first
+MAX_CELLS = 2_000_000_000  # kernels of one side times the other's: bits of working memory, 250 MB
+_BLOCK = 8_192  # kernels at a time of what is longer
 
 
 def match_sequences(names: tuple[Ints, Ints], exact: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
@@ -27,13 +28,12 @@ def match_sequences(names: tuple[Ints, Ints], exact: tuple[Ints, Ints]) -> tuple
         int64 [n]: index in the second sequence, -1 where none; and how well each fits: ``EXACT`` (name and grid),
         ``BY_NAME``, ``UNMATCHED``. Counterparts are in ascending order.
     """
-    found = _walk(*exact)
-    # Between two exact counterparts, names alone decide.
+    found = _counterparts(*exact)
     for begin, end in _holes(found):
         low = int(found[begin - 1]) + 1 if begin else 0
         high = int(found[end]) if end < len(found) else len(exact[1])
         if high > low:
-            inner = _walk(names[0][begin:end], names[1][low:high])
+            inner = _counterparts(names[0][begin:end], names[1][low:high])
             found[begin:end] = np.where(inner >= 0, inner + low, -1)
     fit = np.full(len(found), UNMATCHED, dtype=np.int64)
     hit = found >= 0
@@ -49,48 +49,21 @@ def _holes(found: Ints) -> list[tuple[int, int]]:
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
-def _walk(a: Ints, b: Ints) -> Ints:
-    """Counterparts of ``a`` in ``b``, walking along both."""
+def _counterparts(a: Ints, b: Ints) -> Ints:
+    """Counterparts of ``a`` in ``b``; what is too long for one search goes block by block."""
     out = np.full(len(a), -1, dtype=np.int64)
-    if not len(a) or not len(b):
-        return out
-    runs = _common_runs(a, b)
-    i = j = 0
-    while i < len(a) and j < len(b):
-        length = min(len(a) - i, len(b) - j)
-        same = a[i : i + length] == b[j : j + length]
-        agree = length if same.all() else int(np.argmin(same))
-        out[i : i + agree] = np.arange(j, j + agree)
-        i, j = i + agree, j + agree
-        ahead = _next_common(runs, i, j)
-        if ahead is None:
+    whole = len(a) * len(b) <= MAX_CELLS
+    block, reach = (len(a), len(b)) if whole else (_BLOCK, 3 * _BLOCK)
+    done = 0
+    for begin in range(0, len(a), max(block, 1)):
+        last = begin + 2 * block >= len(a)
+        # The end of a search that is not the sequences' own pairs whatever is alike; its first half is kept.
+        end = begin + (2 * block if last else block)
+        pairs = common_subsequence(a[begin : begin + 2 * block].tolist(), b[done : done + reach].tolist())
+        kept = [(begin + i, done + j) for i, j in pairs if begin + i < end]
+        for i, j in kept:
+            out[i] = j
+        done = kept[-1][1] + 1 if kept else done
+        if last:
             break
-        i, j = ahead
     return out
-
-
-def _common_runs(a: Ints, b: Ints) -> list[tuple[Ints, Ints]]:
-    """Codes of the runs of each length in both sequences, comparable; sequences too short have none."""
-    out = []
-    both = np.concatenate([a, b])
-    for run in _RUNS:
-        if min(len(a), len(b)) < run:
-            continue
-        # windows of a and b apart from each other: those across the seam are cut out
-        code = encode([both[k : len(both) - run + 1 + k] for k in range(run)])
-        out.append((code[: len(a) - run + 1], code[len(a) :]))
-    return out
-
-
-def _next_common(runs: list[tuple[Ints, Ints]], i: int, j: int) -> tuple[int, int] | None:
-    """The nearest place after (i, j) from which the sequences agree again, by skipping as few kernels as possible."""
-    for a, b in runs:
-        for skipped in range(1, _WINDOW):
-            lo, hi = max(0, skipped - (len(b) - 1 - j)), min(skipped, len(a) - 1 - i)
-            if lo > hi:
-                break
-            ahead = a[i + lo : i + hi + 1] == b[j + skipped - np.arange(lo, hi + 1)]
-            if ahead.any():
-                di = lo + int(np.argmax(ahead))
-                return i + di, j + skipped - di
-    return None
