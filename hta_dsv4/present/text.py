@@ -18,6 +18,8 @@ from hta_dsv4.present.kernel_names import shorten
 
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _NARROWEST, _WIDEST = 30, 80
+_SHORTEST = 16  # of a name, where that keeps all numbers of a row side by side
+_FOLLOWS = ("%", "n/", "delta", "median")  # headers that say little without the column before them
 _GAP = 3  # a box of this style puts two spaces and a divider between columns
 __all__ = ["PIPED", "console", "markdown", "print_grid", "printable", "shorten"]
 
@@ -32,7 +34,8 @@ def console(width: int | None = None) -> Console:
 
     Args:
         width: columns to fit names into; by default ``COLUMNS``, else the terminal's, else :data:`PIPED` when piped.
-            Numbers are never cut, so a table of many may be wider.
+            Numbers are never cut: a table too wide for a terminal goes on in further blocks below, each with the names;
+            elsewhere it is wider.
     """
     if width is None:
         # get_terminal_size reads COLUMNS first and falls back where stdout is no terminal
@@ -55,7 +58,7 @@ def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
     Args:
         grid: what to print.
         out: where to; its width is what names are shortened to fit.
-        full: never shorten names.
+        full: never shorten names, nor break a table that is too wide.
     """
     out.print(Text(printable(grid.title), style="bold"), soft_wrap=True)
     for line in grid.lead:
@@ -69,36 +72,83 @@ def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
 def _print_table(grid: Grid, out: Console, full: bool) -> None:
     every = [tuple(map(printable, r)) for r in (grid.headers, *grid.rows, *grid.footer)]
     widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
-    between = _GAP * (len(widths) - 1)
+    columns = list(range(len(widths)))
+    room = out.width - sum(widths[grid.left :]) - _GAP * (len(widths) - 1)
+    fits = out.is_terminal and not full  # in a file a row stays one line, so that grep finds it whole
     if not (full or grid.prose):
         names = [min(w, _WIDEST) for w in widths[: grid.left]]  # the eye has to find the number behind it
-        room = _fit(names, out.width - sum(widths[grid.left :]) - between)
-        every = [(*map(shorten, r[: grid.left], room), *r[grid.left :]) for r in every]
-        widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(grid.headers))
-    for i, header in enumerate(every[0]):
-        table.add_column(
-            header, justify="left" if i < grid.left else "right", no_wrap=True, min_width=widths[i]
-        )
+        cut = _fit(names, room)
+        if fits and sum(cut) > room and room >= _SHORTEST * len(names):
+            cut = _fit(names, room, _SHORTEST)
+        every = [(*map(shorten, r[: grid.left], cut), *r[grid.left :]) for r in every]
+        widths = [max(cell_len(r[i]) for r in every) for i in columns]
+    elif fits and grid.left:
+        longest = max(range(grid.left), key=widths.__getitem__)  # sentences go on in the next line
+        rest = sum(widths[: grid.left]) - widths[longest]
+        widths[longest] = min(widths[longest], max(_NARROWEST, room - rest))
+    left, right = columns[: grid.left], columns[grid.left :]
+    blocks = _blocks(grid.headers, widths, grid.left, out.width) if fits and right else [right]
+    for i, block in enumerate(blocks):
+        if i:
+            out.print()
+        _draw(grid, every, widths, left + block, out)
 
-    for row in every[1 : 1 + len(grid.rows)]:
-        table.add_row(*map(Text, row))
-    if grid.footer:
-        table.add_section()
-        for row in every[1 + len(grid.rows) :]:
-            table.add_row(*map(Text, row), style="dim")
+
+def _draw(
+    grid: Grid, every: list[tuple[str, ...]], widths: list[int], columns: list[int], out: Console
+) -> None:
+    """Print some of a table's columns, as wide as they were found to be."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(grid.headers))
+    for i in columns:
+        table.add_column(
+            every[0][i],
+            justify="left" if i < grid.left else "right",
+            no_wrap=widths[i] >= max(cell_len(r[i]) for r in every),
+            width=widths[i],
+            overflow="fold",
+        )
+    for n, row in enumerate(every[1:]):
+        if n == len(grid.rows):
+            table.add_section()
+        table.add_row(*(Text(row[i]) for i in columns), style="dim" if n >= len(grid.rows) else None)
     # rich would cut columns to the console's width; a console as wide as the table leaves them whole
-    needed = sum(widths) + between
+    needed = sum(widths[i] for i in columns) + _GAP * (len(columns) - 1)
     wide = Console(file=out.file, width=max(out.width, needed), highlight=False, emoji=False, markup=False)
     wide.print(table, crop=False)
 
 
-def _fit(widths: list[int], room: int) -> list[int]:
+def _blocks(headers: tuple[str, ...], widths: list[int], left: int, width: int) -> list[list[int]]:
+    """Number columns in the fewest runs that fit beside the name columns; what belongs together stays so if it fits."""
+    groups: list[list[int]] = []
+    for i in range(left, len(widths)):
+        if groups and headers[i].startswith(_FOLLOWS):
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    room = width - sum(widths[:left]) - _GAP * max(left - 1, 0)
+
+    def fit(columns: list[int]) -> bool:
+        return sum(widths[i] + (_GAP if left or i != columns[0] else 0) for i in columns) <= room
+
+    blocks: list[list[int]] = []
+    for group in groups:
+        if blocks and fit(blocks[-1] + group):
+            blocks[-1] += group
+            continue
+        blocks.append([])
+        for column in group:
+            if blocks[-1] and not fit([*blocks[-1], column]):
+                blocks.append([])
+            blocks[-1].append(column)
+    return blocks
+
+
+def _fit(widths: list[int], room: int, narrowest: int = _NARROWEST) -> list[int]:
     """Widths of the name columns, no wider than their content and together within ``room`` where that can be."""
     out = list(widths)
-    while sum(out) > room and max(out) > _NARROWEST:
+    while sum(out) > room and max(out) > narrowest:
         most = max(out)
-        out[out.index(most)] = max(_NARROWEST, most - max(1, (sum(out) - room) // len(out)))
+        out[out.index(most)] = max(narrowest, most - max(1, (sum(out) - room) // len(out)))
     return out
 
 
