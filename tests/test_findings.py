@@ -421,6 +421,23 @@ def test_what_a_trace_lacks_is_told_with_its_time():
     assert not missing(subject_of(whole))
 
 
+@pytest.mark.parametrize(
+    ("work", "remedy"),
+    [
+        (Workload(), "fit no model whose costs are known"),
+        (Workload(None, 16, 4096), "fit no model whose costs are known"),
+        (Workload(FLASH, 16), "say --context, or capture"),
+        (Workload(FLASH), "say --concurrency and --context, or capture"),
+        (W, "roofline --by kernel names them"),
+    ],
+)
+def test_the_remedy_for_unknown_costs_asks_for_what_is_missing_and_could_help(work, remedy):
+    """Another model, a size not said, all said -> shapes by a companion, that size, the kernels."""
+    rows = [("a", 0, 90_000, {col.ORIGIN: "moe", col.OP: "made::up"})]
+    (lack,) = (f for f in missing(subject_of(rows, w=work)) if f.rule == "unknown_cost")
+    assert remedy in lack.action
+
+
 def test_kernels_that_no_rule_knows():
     """2 % of the time in bucket unknown -> said; 0.5 % -> not."""
     known = {col.BUCKET: "glue"}

@@ -112,7 +112,7 @@ def _block(place: int, ranked: Ranked) -> Grid:
         rows.append(
             (
                 "where",
-                f"{f.launches:,.4g} launches, {us(f.time_ns)} us a step over {steps_said(f.steps)}: {names}",
+                f"{_count(f.launches)} launches, {us(f.time_ns)} us a step over {steps_said(f.steps)}: {names}",
             )
         )
     rows += [("evidence" if i == 0 else "", said(e)) for i, e in enumerate(f.evidence)]
@@ -129,11 +129,13 @@ def said(e: Evidence) -> str:
     elif e.unit == "bytes":
         value = f"{e.value / 1e9:,.3f} GB" if e.value >= 1e8 else f"{e.value / 1e6:,.3f} MB"
     else:
-        number = (
-            f"{e.value:,.0f}" if float(e.value).is_integer() or abs(e.value) >= 1000 else f"{e.value:,.3g}"
-        )
-        value = f"{number} {e.unit}".rstrip()
+        value = f"{_count(e.value)} {e.unit}".rstrip()
     return f"{e.what}: {value} ({e.label})"
+
+
+def _count(value: float) -> str:
+    """A number without a unit of its own: whole where it is or is large, else three digits; no exponent."""
+    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.3g}"
 
 
 def _saved(r: Recoverable | None) -> tuple[str, str, str]:

@@ -93,10 +93,24 @@ def missing(s: Subject) -> list[Finding]:
         out.append(
             _lack(
                 s, "unknown_cost", no_floor, "whose bytes and operations are not known: no floor, no headroom",
-                "say --concurrency and --context, or capture with a manifest; hta-dsv4 roofline says what lacks",
+                _cost_remedy(s),
             )
         )  # fmt: skip
     return out
+
+
+def _cost_remedy(s: Subject) -> str:
+    """What would make costs known: more about the workload helps only a model whose costs are modelled."""
+    work = s.workload
+    if work.geometry is None:
+        return (
+            "the launch counts fit no model whose costs are known, so only op shapes tell: record the step eagerly "
+            "with record_shapes=True (--companion carries shapes into graph replays), or capture with a manifest"
+        )
+    lacks = [o for o, v in (("--concurrency", work.batch), ("--context", work.context)) if v is None]
+    if lacks:
+        return f"say {' and '.join(lacks)}, or capture with a manifest; hta-dsv4 roofline says what lacks"
+    return "no cost is known for these kernels: hta-dsv4 roofline --by kernel names them"
 
 
 def unknown_share(s: Subject) -> list[Finding]:
