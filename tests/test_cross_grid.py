@@ -61,3 +61,11 @@ def test_the_headline_passes_over_a_row_that_names_its_own_origin():
     grid = cross_grid(load(shipped.traces()["original"]).shares("bucket,origin"))
     assert grid.rows[0][0] == "attention"
     assert grid.notes[0].startswith("of the 23.3 % glue, 21.3 points belong to indexer")
+
+
+def test_the_headline_says_where_more_is_unknown_than_it_names():
+    """A graph replay without companion, GEMMs of no known origin -> the largest known cell, and what is unknown."""
+    grid = cross_grid(load(shipped.traces()["cuda_graph"]).shares("bucket,origin"))
+    assert grid.notes[0] == (
+        "of the 10.0 % dense_gemm, 0.5 points belong to indexer; of 9.5 points the origin is not known"
+    )

@@ -76,6 +76,9 @@ def _headline(shares: Shares) -> str:
     if not len(cell):
         return f"of the {100 * by_row[row]:.1f} % {row}, none has a known {second}"
     best = cell.iloc[0]
-    return (
-        f"of the {100 * by_row[row]:.1f} % {row}, {100 * best[sh.SHARE]:.1f} points belong to {best[second]}"
-    )
+    points, of = 100 * best[sh.SHARE], 100 * by_row[row]
+    said = f"of the {of:.1f} % {row}, {points:.1f} points belong to {best[second]}"
+    unknown = of - 100 * float(cell[sh.SHARE].sum())
+    if unknown > points:  # then the unknown may change which is largest
+        said += f"; of {unknown:.1f} points the {second} is not known"
+    return said
