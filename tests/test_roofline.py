@@ -16,6 +16,7 @@ from hta_dsv4.analysis.devices import ceilings
 from hta_dsv4.analysis.roofline import roofline
 from hta_dsv4.analysis.verdicts import product_verdict
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.trace import activities as col
 from tests.conftest import cli
 from tests.speed import counted_of
@@ -81,6 +82,8 @@ def test_floor_headroom_and_bandwidth_of_made_launches():
     assert big.gb_s == pytest.approx(4275 / 2, rel=1e-3)
     assert (small.floor_ns, small.bound) == (660, "launch")
     assert (odd.known_ns, odd.headroom_ns, odd.known) == (0, 0, "unknown")
+    cells = next(r for r in roofline_grid(found).rows if r[0] == "odd")
+    assert cells[2:4] == ("-", "-")
     assert found.known_share == pytest.approx(22 / 27)
     assert found.rows[0] is big
 

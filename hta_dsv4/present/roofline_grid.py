@@ -53,9 +53,11 @@ def roofline_grid(found: Roofline, top: int = 0) -> Grid:
 
 
 def _cells(row: Row, found: Roofline, by_origin: bool) -> list[str]:
+    known = row.known_ns > 0  # a floor of nothing known is not a floor of 0
     cells = [
-        *row.key, us(row.time_ns), us(row.floor_ns), us(row.headroom_ns), _number(row.gb_s), _number(row.tflop_s),
-        row.bound, row.known, ABSENT if row.redundancy is None else f"{row.redundancy:.1f}x",
+        *row.key, us(row.time_ns), us(row.floor_ns if known else None), us(row.headroom_ns if known else None),
+        _number(row.gb_s), _number(row.tflop_s), row.bound, row.known,
+        ABSENT if row.redundancy is None else f"{row.redundancy:.1f}x",
     ]  # fmt: skip
     if by_origin:
         model = sum(found.model_ns.values()) if row is found.total else found.model_ns.get(row.key[0])
