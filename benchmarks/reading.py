@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,11 @@ def _gunzip(module: str) -> Read:
 
     return read
 
+
+PACKAGES = ("traceinsight", "pandas", "msgspec", "orjson", "isal")
+"""Distributions whose versions the figures depend on."""
+MODULES = {"traceinsight": "hta"}
+"""Their modules, where the name is another."""
 
 #: name -> (what it is, a function that imports what it needs and returns the reader). The first is the yardstick.
 READERS: dict[str, tuple[str, Callable[[], Read]]] = {
@@ -204,7 +210,10 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(options.one, str(options.trace))))
         return
-    names = options.only or list(READERS)
+    lacking = [m for m in ("orjson", "isal") if find_spec(m) is None]
+    names = [name for name in options.only or READERS if name not in lacking]
+    for module in lacking:
+        print(f"without the {module} row, which is not installed: pip install {module}", file=sys.stderr)
     with tempfile.TemporaryDirectory() as folder:
         path, exact_us = options.trace, None
         if path is None:
@@ -219,10 +228,7 @@ def main() -> None:
                 end="",
             )
         print(f"{path.stat().st_size / 1e6:.1f} MB on disk; Python {platform.python_version()}, ", end="")
-        print(
-            ", ".join(f"{p} {version(p)}" for p in ("traceinsight", "pandas", "msgspec", "orjson", "isal")),
-            end="",
-        )
+        print(", ".join(f"{p} {version(p)}" for p in PACKAGES if find_spec(MODULES.get(p, p))), end="")
         print(f"; median of {options.rounds}\n")
         print(compare(path, names, options.rounds, exact_us))
 

@@ -15,7 +15,7 @@ def main(trace: str, companion: str | None) -> None:
     run = hta_dsv4.load(trace, companion=companion)
     table = run.shares(by="bucket,origin").table
     wide = table.pivot_table(index="bucket", columns="origin", values="share", aggfunc="sum").mul(100)
-    print(wide.round(1).fillna("").to_string())
+    print(wide.round(1).to_string(na_rep=""))
     for fit in run.fits:
         if fit is not None:
             print(fit.sentence)
