@@ -179,6 +179,18 @@ def test_wider_maximum_costs_the_fallback_time() -> None:
     assert indexer_ns("split_k_8k") < indexer_ns("split_k_64k") < indexer_ns("split_k") / 4
 
 
+@pytest.mark.parametrize("variant", MANIFESTS)
+def test_readme_states_the_manifests_times(variant: str) -> None:
+    """The folder's README -> each row of its table of step times is the manifest's, digit for digit."""
+    t = MANIFESTS[variant].timing
+    row = (
+        f"| {variant} | {t.unprofiled_step_ms:.1f} | {t.unprofiled_min_ms:.1f}-{t.unprofiled_max_ms:.1f} "
+        f"| {t.profiled_step_ms:.1f} | {t.profiler_overhead:+.0%} | {t.tokens_per_s:.1f} "
+        f"| {t.launches:,.0f} | {t.activity_ms:.2f} |"
+    ).replace("%", " %")
+    assert row in (TRACES / "README.md").read_text().splitlines()
+
+
 LOAD_IN_HTA = """
 import json, sys
 from hta.trace_analysis import TraceAnalysis

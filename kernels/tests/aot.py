@@ -174,3 +174,18 @@ def compile_all(requests: Sequence[Request], workers: int | None = None) -> list
 if __name__ == "__main__":
     answers = _child([Request(**item) for item in json.load(sys.stdin)])
     print(json.dumps([asdict(answer) for answer in answers]))
+
+
+def assert_clean(requests: Sequence[Request], tensor_cores: str) -> None:
+    """Compile for every target: no error, no spills, shared memory legal on the smallest card.
+
+    Args:
+        requests: What to compile.
+        tensor_cores: Part of the names of those kernels, and of no others, whose machine code uses tensor cores.
+    """
+    for request, made in zip(requests, compile_all(requests), strict=True):
+        label = f"{request.kernel} sm_{request.target}: {made.error}"
+        assert not made.error, label
+        assert made.spills == 0, label
+        assert made.shared <= SM120_SHARED_LIMIT, label
+        assert (made.tensor_core > 0) == (tensor_cores in request.kernel), label
