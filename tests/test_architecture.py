@@ -90,3 +90,8 @@ def test_the_counts_of_a_model_add_up(model):
     assert n["compressors"] == n["compressed layers"] + n["c4 layers"]
     assert n["attention scopes"] == n["layers"] + n["compressed layers"]
     assert {o for c in model.counts for o in c.origins} <= set(ORIGINS)
+
+
+def test_one_kernel_alone_fits_no_architecture():
+    """20,000 launches of one kernel -> some divisor matches, but that is not said to fit."""
+    assert not any(r.likely for r in read_counts({"a": 20_000}))

@@ -265,7 +265,7 @@ def _notes(found: Launches, w: Workload, device: Ceilings | None, name: str | No
         moved = found.of("moved")[below]
         # Up to twice the cache: one operand may still lie there from the launch before.
         cached = moved <= 2 * device.l2_bytes if device.l2_bytes else np.zeros(len(moved), dtype=bool)
-        share = 100 * found.duration[below].sum() / found.duration.sum()
+        share = 100 * found.duration[below].sum() / max(float(found.duration.sum()), 1.0)
         notes.append(
             f"{int(below.sum()):,} launches, {share:.1f} % of the time, are below their floor: {int(cached.sum()):,} "
             f"move at most twice the L2 cache, and part of that need not come from DRAM"

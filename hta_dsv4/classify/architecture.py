@@ -32,6 +32,7 @@ _MOST_PER_LAYER = (
 _MOST_EXTRA = 2  # launches outside the layers (embedding, head) that a multiple may come with
 _EXACT, _MULTIPLE, _WITH_EXTRA = 1.0, 0.6, 0.2
 _LIKELY = 0.4  # score from which counts are said to fit
+_WITNESSES = 3  # kernels that must match before counts are said to fit
 _MOST_STEPS = 4096
 _SHOWN = 4  # kernels named in a sentence
 
@@ -110,8 +111,16 @@ class Reading:
 
     @property
     def likely(self) -> bool:
-        """Whether the counts fit: enough of them match, one of them exactly."""
-        return self.score >= _LIKELY and any(m.quality == _EXACT and m.per_step > 3 for m in self.matches)
+        """Whether the counts fit: enough weight and enough kernels match, one of them exactly.
+
+        One kernel alone proves nothing: some divisor of its launches fits some model.
+        """
+        fitting = [m for m in self.matches if m.quality > 0]
+        return (
+            self.score >= _LIKELY
+            and len(fitting) >= _WITNESSES
+            and any(m.quality == _EXACT and m.per_step > 3 for m in fitting)
+        )
 
     def sharing(self, name: str) -> tuple[Match, ...]:
         """The kernels that run once or several times in each of what a count counts, e.g. ``"c4 layers"``."""
