@@ -272,11 +272,17 @@ class Run:
             return ceilings(names[0] if names else None), names[0] if names else None
         found = ceilings(device)
         if found is None:
-            raise HtaDsv4Error(f"--device {device}: not in the device table; hta-dsv4 roofline --devices lists it")
+            raise HtaDsv4Error(
+                f"--device {device}: not in the device table; hta-dsv4 roofline --devices lists it"
+            )
         return found, device
 
     def roofline(
-        self, by: str | Sequence[str] = "bucket", *, device: str | None = None, workload: Workload | None = None
+        self,
+        by: str | Sequence[str] = "bucket",
+        *,
+        device: str | None = None,
+        workload: Workload | None = None,
     ) -> Roofline:
         """How far each kernel is from what the hardware permits: floor, headroom, achieved bandwidth and rate.
 
@@ -406,14 +412,20 @@ class Run:
             + (f"; {inferred:.1f} % are inferred, not recorded" if inferred else "")
         )
         if share.get(NO_METHOD, 0.0) > 5:
-            stacks = any(t.meta.with_stack for t in self.traces)
-            remedy = (
-                "the trace was recorded with stacks: read them with --frames"
-                if stacks and not any(_has_frames(t) for t in self.traces)
-                else "name parts with record_function, record with stacks, or give an eager trace with --companion"
-            )
+            remedy = _origin_remedy(self.traces, table)
             notes.append(f"{share[NO_METHOD]:.1f} % of the sum have no origin; {remedy}")
         return tuple(notes)
+
+
+def _origin_remedy(traces: Sequence[Trace], table: pd.DataFrame) -> str:
+    """What would tell the origin of most activities that have none: no stack reaches into a graph replay."""
+    lost = table[table[col.ORIGIN_METHOD].eq(NO_METHOD)]
+    replayed = lost[col.LAUNCH_NAME].astype("string").str.contains("GraphLaunch").fillna(False)
+    if 2 * int(lost.loc[replayed, col.DUR_NS].sum()) > int(lost[col.DUR_NS].sum()):
+        return "most of it runs in graph replays, where no op or stack tells: give an eager trace with --companion"
+    if any(t.meta.with_stack for t in traces) and not any(_has_frames(t) for t in traces):
+        return "the trace was recorded with stacks: read them with --frames"
+    return "name parts with record_function, record with stacks, or give an eager trace with --companion"
 
 
 def _has_frames(trace: Trace) -> bool:
@@ -458,7 +470,7 @@ def load(
         TraceError: a file that cannot be read, with place and remedy.
     """
     if path == "":
-        raise HtaDsv4Error("an empty path where a trace belongs; give a file or a folder")  # not the folder we are in
+        raise HtaDsv4Error("an empty path where a trace belongs; give a file or a folder")  # not this folder
     path = Path(path)
     rules = rules or default_rules()
     traces = tuple(read_traces(path, python_frames=frames, salvage=salvage, progress=progress))

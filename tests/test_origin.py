@@ -18,6 +18,7 @@ from hta_dsv4.classify.origin_columns import (
 )
 from hta_dsv4.classify.rules import default_rules
 from hta_dsv4.errors import RulesError
+from hta_dsv4.run import load
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.reader import read_trace
 from tests.builders import CPU_PID, KinetoTrace
@@ -153,6 +154,23 @@ def test_python_functions_of_a_trace_with_stacks_are_read(tmp_path):
     table = RULES.classify_frame(trace, trace.activities)
     assert table[col.ORIGIN].tolist() == ["mhc_pre"]
     assert table[col.ORIGIN_METHOD].tolist() == [FRAME]
+
+
+@pytest.mark.parametrize(
+    ("replayed", "stack", "remedy"),
+    [(True, 1, "--companion"), (False, 1, "--frames"), (False, 0, "record_function")],
+)
+def test_the_remedy_for_unknown_origins_is_one_that_can_help(tmp_path, replayed, stack, remedy):
+    """Kernels of no origin in a replay, beside unread stacks, without stacks -> companion, frames, names."""
+    made = KinetoTrace(with_stack=stack)
+    for at in (100, 200):
+        if replayed:
+            made.replay(["gemm_a", "gemm_b"], at=at, dur=5)
+        else:
+            made.eager("gemm_a", 10, at=at, op="aten::mm")
+    notes = load(made.write(tmp_path / "x.json")).shares("origin").notes
+    assert "have no origin" in notes[-1]
+    assert remedy in notes[-1]
 
 
 def test_elements_are_read_without_numbers_and_install_paths():
