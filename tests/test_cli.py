@@ -11,34 +11,48 @@ import sys
 import pytest
 
 from hta_dsv4 import shipped
+from tests.builders import KinetoTrace
 from tests.conftest import CASES, cli
 
 PROBE = str(shipped.traces()["h200_probe"])
 
 
 def test_shares_json_adds_up_and_is_versioned():
-    """shares --json on the probe -> schema 1, rows add up to the sum, integers in ns."""
+    """Shares --json on the probe -> schema 1, rows add up to the sum, integers in ns."""
     done = cli("shares", PROBE, "--json", "--by", "kernel")
     body = json.loads(done.stdout)
     assert (done.returncode, body["schema"], body["by"]) == (0, 1, ["kernel"])
     (variant,) = body["variants"]
     assert variant["steps"] == 5
     assert sum(r["time_ns"] for r in variant["rows"]) == variant["sum_ns"]
-    assert all(isinstance(r["time_ns"], int) and isinstance(r["time_ns_per_step"], int) for r in variant["rows"])
+    assert all(
+        isinstance(r["time_ns"], int) and isinstance(r["time_ns_per_step"], int) for r in variant["rows"]
+    )
     assert variant["wall_ns"] == variant["busy_ns"] + variant["idle_ns"]
 
 
 def test_info_counts_and_times_equal_the_file():
-    """info --json on the probe -> the counts and the exact kernel time of the file."""
+    """Info --json on the probe -> the counts and the exact kernel time of the file."""
     body = json.loads(cli("info", PROBE, "--json").stdout)
     assert (body["kernels"], body["memcpys"], body["memsets"]) == (150, 30, 5)
     assert body["kernel_sum_ns"] == 4_119_182
     assert body["devices"][0]["name"] == "NVIDIA H200"
 
 
+def test_info_of_a_trace_without_gpu_activity_gives_its_rank_and_no_false_remedy(tmp_path):
+    """CPU ops of rank 1 alone -> rank 1, and no advice to record the CPU."""
+    made = KinetoTrace(rank=1, world_size=2)
+    made.op("aten::mm", 10, 5)
+    told = json.loads(cli("info", str(made.write(tmp_path / "cpu.json")), "--json").stdout)
+    assert [r["rank"] for r in told["ranks"]] == [1]
+    assert "ProfilerActivity.CPU" not in json.dumps(told["capabilities"])
+
+
 def test_diff_is_per_step_and_names_the_renamed_kernel():
-    """diff of the pair with 4 and 3 steps -> -19 us per step in all."""
-    done = cli("diff", f"a={CASES / '34-diff-a.json'}", f"b={CASES / '34-diff-b.json'}", "--by", "kernel", "--json")
+    """Diff of the pair with 4 and 3 steps -> -19 us per step in all."""
+    done = cli(
+        "diff", f"a={CASES / '34-diff-a.json'}", f"b={CASES / '34-diff-b.json'}", "--by", "kernel", "--json"
+    )
     body = json.loads(done.stdout)
     a, b = body["variants"]
     assert (a["steps"], b["steps"], body["base"]) == (4, 3, "a")
@@ -50,7 +64,7 @@ def test_diff_is_per_step_and_names_the_renamed_kernel():
 @pytest.mark.parametrize("command", [["shares"], ["diff"], ["info"]])
 @pytest.mark.parametrize("form", ["--json", "--csv", "--md", ""])
 def test_every_command_writes_every_form(command, form):
-    """each command in each form on a real trace -> exit 0, something written, nothing on stderr."""
+    """Each command in each form on a real trace -> exit 0, something written, nothing on stderr."""
     inputs = [f"a={PROBE}", f"b={PROBE}"] if command == ["diff"] else [PROBE]
     done = cli(*command, *inputs, *([form] if form else []))
     assert (done.returncode, done.stderr) == (0, "")
@@ -58,7 +72,7 @@ def test_every_command_writes_every_form(command, form):
 
 
 def test_hostile_names_survive_csv_markdown_and_json():
-    """names with pipes, formulas, quotes, HTML, CJK -> CSV and JSON round-trip, Markdown keeps its columns."""
+    """Names with pipes, formulas, quotes, HTML, CJK -> CSV and JSON round-trip, Markdown keeps its columns."""
     path = str(CASES / "37-hostile-kernel-names.json")
     body = json.loads(cli("shares", path, "--by", "kernel", "--json").stdout)
     names = {r["kernel"] for r in body["variants"][0]["rows"]}
@@ -74,7 +88,7 @@ def test_hostile_names_survive_csv_markdown_and_json():
 
 
 def test_explain_reads_names_from_stdin_and_answers_one_object_a_line():
-    """names on stdin -> JSON lines in order."""
+    """Names on stdin -> JSON lines in order."""
     names = ["cutlass_80_simt_sgemm_64x128_8x5_tn_align1", "no_such_thing_at_all_zq"]
     done = cli("explain", "-", "--json", stdin="\n".join(names) + "\n")
     found = [json.loads(line) for line in done.stdout.splitlines()]
@@ -105,7 +119,7 @@ def test_explain_reads_names_from_stdin_and_answers_one_object_a_line():
     ],
 )
 def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(args, says):
-    """wrong flag, missing, empty, cut or foreign file -> one line that says what, exit 2, no output."""
+    """Wrong flag, missing, empty, cut or foreign file -> one line that says what, exit 2, no output."""
     done = cli(*args, stdin="")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
@@ -114,7 +128,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(args, says):
 
 
 def test_a_closed_pipe_is_no_error():
-    """output into a reader that leaves -> no traceback."""
+    """Output into a reader that leaves -> no traceback."""
     run = subprocess.run(
         f"{sys.executable} -m hta_dsv4.cli shares {PROBE} --by kernel --json | head -1",
         shell=True, capture_output=True, text=True, check=False,
@@ -123,7 +137,7 @@ def test_a_closed_pipe_is_no_error():
 
 
 def test_analysis_half_runs_without_torch():
-    """a whole diff -> torch, triton and the kernels were never imported."""
+    """A whole diff -> torch, triton and the kernels were never imported."""
     code = (
         "import sys; sys.argv = ['hta-dsv4', 'diff', 'a=h200_probe', 'b=h200_probe', '--json']\n"
         "import hta_dsv4.cli as c\n"

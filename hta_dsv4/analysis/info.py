@@ -93,7 +93,7 @@ def trace_info(trace: Trace, steps: Steps) -> Info:
     """
     acts = trace.activities
     kinds = acts[col.KIND].value_counts()
-    ranks = sorted({int(r) for r in acts[col.RANK].unique()}) or [0]
+    ranks = sorted({int(r) for t in (acts, trace.events) for r in t[col.RANK].unique()}) or [0]
     devices: list[DeviceInfo] = []
     for rank in ranks:
         devices += _devices(trace, acts[acts[col.RANK] == rank], rank)
@@ -171,7 +171,7 @@ def _capabilities(trace: Trace, steps: Steps) -> tuple[Capability, ...]:
         Capability(
             "ops",
             ops[0],
-            f"{ops[1]} have their CPU op" + ("" if ops[0] else "; record with ProfilerActivity.CPU"),
+            f"{ops[1]} have their CPU op" + ("" if ops[0] or not n else "; record with ProfilerActivity.CPU"),
         ),
         Capability(
             "shapes",
