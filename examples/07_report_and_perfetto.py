@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
     figures.share_bars([r.shares() for r in runs], theme="dark").write_html(folder / "shares.html")
     (folder / "cuda_graph.pftrace").write_bytes(perfetto_bytes(gpus(runs[-1])))
     for path in sorted(folder.iterdir()):
-        print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
+        print(f"{path}: {path.stat().st_size / 1e3:,.0f} kB")
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def report(
         sys.stdout.write(text)
         return
     write_whole(out, text.encode("utf-8", errors="backslashreplace"))
-    print(f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)
+    print(f"wrote {out}, {_size(out)}", file=sys.stderr)
 
 
 def annotate(
@@ -119,19 +119,23 @@ def annotate(
     Example: hta-dsv4 annotate decode.pt.trace.json.gz -o decode.pftrace
     """
     from hta_dsv4.present.perfetto import gpus
-    from hta_dsv4.present.perfetto_file import perfetto_bytes
+    from hta_dsv4.present.perfetto_file import perfetto_bytes, perfetto_library
 
+    perfetto_library()
     (run,) = load_runs([trace], rules, salvage, companion, frames)
     not_an_input(out, [run])
     found = gpus(run)
     write_whole(out, perfetto_bytes(found, compress=out.suffix == ".gz"))
     for note in dict.fromkeys(note for g in found for note in g.notes):
         print(f"note: {note}", file=sys.stderr)
-    print(
-        f"wrote {out}, {out.stat().st_size / 1e6:.1f} MB; open it at https://ui.perfetto.dev", file=sys.stderr
-    )
+    print(f"wrote {out}, {_size(out)}; open it at https://ui.perfetto.dev", file=sys.stderr)
 
 
 def _files(run: Run) -> list[Capture]:
     found = {t.path: manifest_for(t.path) for t in run.traces if t.path.is_file()}
     return capture_files(run, {path: m.as_dict() for path, m in found.items() if m is not None})
+
+
+def _size(path: Path) -> str:
+    size = path.stat().st_size
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"

@@ -30,19 +30,29 @@ def perfetto_bytes(found: Sequence[Gpu], compress: bool = False) -> bytes:
     Raises:
         HtaDsv4Error: the package ``perfetto`` is not installed.
     """
+    pb, new_builder = perfetto_library()
+    out = io.BytesIO()
+    builder = new_builder(out)
+    for packet in _Writer(pb).packets(found):
+        builder.write_packet(packet)
+    content = out.getvalue()
+    return gzip.compress(content, 6, mtime=0) if compress else content
+
+
+def perfetto_library() -> tuple[Any, Any]:
+    """Perfetto's messages and its builder of trace files; asked for first, it fails before any long work.
+
+    Raises:
+        HtaDsv4Error: the package ``perfetto`` is not installed.
+    """
     try:
-        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2
         from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
     except ModuleNotFoundError as error:
         raise HtaDsv4Error(
             f"annotate needs {error.name}, which is not installed: pip install 'hta-dsv4[perfetto]'"
         ) from error
-    out = io.BytesIO()
-    builder = StreamingTraceProtoBuilder(out)
-    for packet in _Writer(pb).packets(found):
-        builder.write_packet(packet)
-    content = out.getvalue()
-    return gzip.compress(content, 6, mtime=0) if compress else content
+    return perfetto_trace_pb2, StreamingTraceProtoBuilder
 
 
 class _Writer:
