@@ -54,7 +54,13 @@ _KNOWN_NS = {
     _MOE: 167_700_000,
 }
 _REST_WEIGHT = {_REDUCE: 3, _DIVIDE: 2, _ADD: 3, _FILL: 2, _CAST: 3, _NORM: 4, _DENSE: 30, _MHC: 8, _TOPK: 60}
-_GRID = {SGEMM: (2, 2048, 32), COPY: (65536, 1, 1), MULTIPLY: (32768, 1, 1), _SPLIT: (32, 2, 3), _MOE: (188, 1, 1)}
+_GRID = {
+    SGEMM: (2, 2048, 32),
+    COPY: (65536, 1, 1),
+    MULTIPLY: (32768, 1, 1),
+    _SPLIT: (32, 2, 3),
+    _MOE: (188, 1, 1),
+}
 
 
 def _layer(kind: str) -> list[str]:
@@ -63,7 +69,20 @@ def _layer(kind: str) -> list[str]:
     indexer = [_CAST, *[COPY] * 11, SGEMM, *[MULTIPLY] * 12, _REDUCE, _TOPK] if kind == "c4" else []
     scopes = 1 if kind == "swa" else 2
     attention = [_FILL, _SPLIT, _COMBINE] * scopes + [_ADD, _CAST] * 6
-    return [*site, _DENSE, _DENSE, *indexer, *attention, _DENSE, *site, _NORM, _MOE, _ADD, _MOE, *[_CAST, _ADD] * 4]
+    return [
+        *site,
+        _DENSE,
+        _DENSE,
+        *indexer,
+        *attention,
+        _DENSE,
+        *site,
+        _NORM,
+        _MOE,
+        _ADD,
+        _MOE,
+        *[_CAST, _ADD] * 4,
+    ]
 
 
 def step_kernels() -> list[str]:
@@ -142,7 +161,9 @@ def campaign(*, markers: bool = False, linked: bool = True, gap_ns: int = 40_000
         filled |= {col.LAUNCH_START_NS: start - 5_000, col.LAUNCH_NAME: launched_by}
     for column, values in filled.items():
         table[column] = values
-    table = table.astype({c: t for c, t in {**col.GPU_COLUMNS, **col.LINK_COLUMNS}.items() if t != "category"})
+    table = table.astype(
+        {c: t for c, t in {**col.GPU_COLUMNS, **col.LINK_COLUMNS}.items() if t != "category"}
+    )
     events = []
     if markers:
         first = start[:: len(one)] - 6_000

@@ -167,7 +167,9 @@ def test_few_unchanged_steps_rarely_stand_out():
     assert shares[1] < 0.01
 
 
-@pytest.mark.parametrize(("n", "phi", "block"), [(40, 0.6, 5.0), (300, 0.9, 30.0), (7, 0.0, 1.9), (50, 0.5, 1.0)])
+@pytest.mark.parametrize(
+    ("n", "phi", "block"), [(40, 0.6, 5.0), (300, 0.9, 30.0), (7, 0.0, 1.9), (50, 0.5, 1.0)]
+)
 def test_the_closed_form_is_what_resamples_converge_to(n, phi, block):
     """A series and a block length -> variance of the mean within 4 % of that of 20,000 resamples, per column."""
     rng = np.random.default_rng(n)

@@ -128,7 +128,11 @@ def test_a_repeated_capture_gives_across_run_evidence():
     """--again with the same trace -> the floor across runs is 0 and the change is real across runs."""
     body = json.loads(cli("diff", A, B, "--again", A, "--json").stdout)
     change = body["explanation"]["pairs"][0]["sum_change"]
-    assert (change["within_run"], change["across_run"], change["verdict"]) == ("beyond spread", "real", "real")
+    assert (change["within_run"], change["across_run"], change["verdict"]) == (
+        "beyond spread",
+        "real",
+        "real",
+    )
 
 
 def test_a_trace_without_steps_is_compared_by_share_and_says_why_not_more(tmp_path):

@@ -204,7 +204,9 @@ def _moved(cells: pd.DataFrame, base_steps: int, other_steps: int) -> dict[tuple
         )
         if not unchanged or same_places:
             continue
-        mean = Fraction(int(group["time_ns_0"].sum()), total0) + Fraction(int(group["time_ns_1"].sum()), total1)
+        mean = Fraction(int(group["time_ns_0"].sum()), total0) + Fraction(
+            int(group["time_ns_1"].sum()), total1
+        )
         counts = [
             round((Fraction(int(b), other_steps) - Fraction(int(a), base_steps)) * mean / 2)
             for a, b in zip(group["launches_0"], group["launches_1"], strict=True)

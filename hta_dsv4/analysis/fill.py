@@ -279,7 +279,7 @@ def _missing(launches: pd.DataFrame) -> tuple[str, ...]:
     total = int(launches[TIME_NS].sum())
     gone = launches[launches[WHY] != ""].groupby(WHY)[TIME_NS].agg(["size", "sum"])
     return tuple(
-        f"{why}: {int(row['size']):,} of {len(launches):,} launches, {100 * int(row['sum']) / max(total, 1):.1f} % of the "
-        "kernel time"
+        f"{why}: {int(row['size']):,} of {len(launches):,} launches, {100 * int(row['sum']) / max(total, 1):.1f} % "
+        "of the kernel time"
         for why, row in gone.sort_values("sum", ascending=False).iterrows()
     )
