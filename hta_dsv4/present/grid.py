@@ -274,15 +274,14 @@ def info_grids(info: Info) -> tuple[Grid, ...]:
         for d in info.devices
     ]
     has = [("yes" if c.present else "no", c.name, c.detail) for c in info.capabilities]
+    headers = ("rank", "device", "name", "SMs", "kernels", "kernel sum us", "busy us")
+    gpus = (Grid("GPUs", headers, tuple(devices), left=3),) if devices else ()
     return (
         Grid(title, ("", ""), tuple(facts), left=2, prose=True),
+        *gpus,
         Grid(
-            "GPUs",
-            ("rank", "device", "name", "SMs", "kernels", "kernel sum us", "busy us"),
-            tuple(devices),
-            left=3,
+            "what the trace has", ("", "what", "detail"), tuple(has), notes=info.warnings, left=3, prose=True
         ),
-        Grid("what the trace has", ("", "what", "detail"), tuple(has), notes=info.warnings, left=3, prose=True),
     )
 
 
