@@ -84,6 +84,8 @@ def test_ctrl_c_during_a_read_is_one_line_and_130(tmp_path):
         [sys.executable, "-m", "hta_dsv4", "shares", str(pipe)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        # A test run started in the background ignores SIGINT, and its children inherit that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with pipe.open("wb", buffering=0) as writer:  # opens once the command has opened its end
         writer.write(b'{"traceEvents": [')
