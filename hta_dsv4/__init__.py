@@ -15,8 +15,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hta_dsv4.comparing import compare, scaling, why
     from hta_dsv4.errors import HtaDsv4Error
-    from hta_dsv4.run import Run, compare, load, scaling, why
+    from hta_dsv4.run import Run, load
     from hta_dsv4.shipped import traces
 
 __all__ = ["HtaDsv4Error", "Run", "compare", "load", "scaling", "traces", "why"]
@@ -24,11 +25,11 @@ __all__ = ["HtaDsv4Error", "Run", "compare", "load", "scaling", "traces", "why"]
 _HOME = {
     "HtaDsv4Error": "hta_dsv4.errors",
     "Run": "hta_dsv4.run",
-    "compare": "hta_dsv4.run",
+    "compare": "hta_dsv4.comparing",
     "load": "hta_dsv4.run",
-    "scaling": "hta_dsv4.run",
+    "scaling": "hta_dsv4.comparing",
     "traces": "hta_dsv4.shipped",
-    "why": "hta_dsv4.run",
+    "why": "hta_dsv4.comparing",
 }
 
 

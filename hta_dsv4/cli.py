@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from hta_dsv4 import comparing
 from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.capture_notes import profiler_notes
@@ -142,12 +143,12 @@ def diff(
     if len(traces) < 2:
         raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
     runs = load_runs(traces, rules, salvage, companion, frames)
-    comparison = run_module.compare(runs, by)
+    comparison = comparing.compare(runs, by)
     comparison = replace(comparison, notes=(*profiler_notes(runs, comparison.variants), *comparison.notes))
     repeats: dict[str, list[Run]] = {}
     for repeat in load_runs(again or [], rules, salvage):
         repeats.setdefault(repeat.label, []).append(repeat)
-    explained = run_module.why(runs, by, repeats)
+    explained = comparing.why(runs, by, repeats)
     write(
         chosen,
         lambda: machine.dumps(
@@ -193,7 +194,7 @@ def scaling(
                 point.path, label=point.label, rules=loaded, salvage=salvage, progress=progress
             )
         runs.append((point.x, run))
-    found = run_module.scaling(runs, param or "x", by)
+    found = comparing.scaling(runs, param or "x", by)
     write(
         chosen,
         lambda: machine.dumps("scaling", scaling_body(found)),

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from hta_dsv4 import comparing
 from hta_dsv4 import run as run_module
 from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.capture_notes import profiler_notes
@@ -81,7 +82,7 @@ def report(
     if sweep:
         points = [sweep_point(text, param) for text in sweep]
         loaded = [(p.x, run_module.load(p.path, label=p.label, rules=rule_set(rules))) for p in points]
-        found = run_module.scaling(loaded, param or "x")
+        found = comparing.scaling(loaded, param or "x")
     files = [c for r in runs for c in _files(r)]
     notes = profiler_notes(runs, [r.shares("bucket") for r in runs])
     made = build(runs, files, found, notes=notes)

@@ -8,18 +8,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from hta_dsv4.analysis import compare as compare_module
 from hta_dsv4.analysis.change import Change
-from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.costs.workload import Workload, manifest_entry, workload
-from hta_dsv4.analysis.counted import Counted, counted, step_times
+from hta_dsv4.analysis.counted import Counted, counted
 from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.coverage import coverage as find_coverage
 from hta_dsv4.analysis.devices import Ceilings, ceilings
@@ -29,29 +27,25 @@ from hta_dsv4.analysis.findings import MATERIAL, Findings, find, subject
 from hta_dsv4.analysis.floors import launch_floors
 from hta_dsv4.analysis.info import Info, trace_info
 from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
-from hta_dsv4.analysis.profile import profile
 from hta_dsv4.analysis.roofline import Roofline
 from hta_dsv4.analysis.roofline import roofline as roofline_of
-from hta_dsv4.analysis.scaling import Point, Scaling
-from hta_dsv4.analysis.scaling import scaling as fit_scaling
+from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.shares import Shares, parse_by, rank_shares
 from hta_dsv4.analysis.whatif import WhatIf, what_if
-from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.analysis.window import Window, window
 from hta_dsv4.classify.architecture import Reading, read_activities
 from hta_dsv4.classify.graphs import Fit, from_companion
 from hta_dsv4.classify.inference import infer
 from hta_dsv4.classify.origin import OriginRules, default_origins
-from hta_dsv4.classify.origin_columns import INFERRED, METHODS
-from hta_dsv4.classify.origin_columns import NONE as NO_METHOD
 from hta_dsv4.classify.rules import RuleSet, default_rules
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.run_notes import origin_notes, share_notes, why_empty
 from hta_dsv4.shipped import label_of, presentable
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.container import Progress
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.reader import read_traces
-from hta_dsv4.trace.steps import NONE, Steps, find_steps
+from hta_dsv4.trace.steps import Steps, find_steps
 
 if TYPE_CHECKING:
     from hta_dsv4.trace.hta import HtaView
@@ -148,11 +142,13 @@ class Run:
         """
         keys = parse_by(by)
         if not any(len(t.activities) for t in self.traces):
-            raise HtaDsv4Error(f"{self._where}: {_why_empty(self.traces)}")
+            raise HtaDsv4Error(f"{self._where}: {why_empty(self.traces)}")
         tables = []
         for table, steps in zip(self.classified, self.steps, strict=True):
             tables += [rank_shares(table, steps, int(r), keys) for r in sorted(table[col.RANK].unique())]
-        notes = self._notes(tables) + (self._origin_notes() if "origin" in keys else ())
+        notes = share_notes(self.traces, self.steps, tables) + (
+            self._origin_notes if "origin" in keys else ()
+        )
         return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), notes)
 
     @cached_property
@@ -222,7 +218,7 @@ class Run:
         return (
             *chosen,
             *self.shares("bucket").notes,
-            *(self._origin_notes() if "origin" in parse_by(by) else ()),
+            *(self._origin_notes if "origin" in parse_by(by) else ()),
         )
 
     @property
@@ -363,82 +359,12 @@ class Run:
         return tuple(trace_info(t, s) for t, s in zip(self.traces, self.steps, strict=True))
 
     @property
+    def _origin_notes(self) -> tuple[str, ...]:
+        return origin_notes(self.traces, self.activities, self.fits)
+
+    @property
     def _where(self) -> str:
         return str(self.traces[0].path) if len(self.traces) == 1 else self.label
-
-    def _notes(self, tables: Sequence[object]) -> tuple[str, ...]:
-        notes: list[str] = []
-        for trace, steps in zip(self.traces, self.steps, strict=True):
-            where = f"{trace.path.name}: " if len(self.traces) > 1 else ""
-            if trace.partial:
-                notes.append(
-                    f"{where}PARTIAL: salvaged from a cut file; every figure covers only what was whole"
-                )
-            if steps.method == NONE and len(trace.activities):
-                notes.append(f"{where}no steps: {steps.detail}; figures are totals of the trace")
-                reading = read_activities(trace.activities, steps)
-                notes += [f"{where}{sentence}" for sentence in (reading.sentences() if reading else ())]
-            left_out = steps.table[~steps.table["counted"]]
-            if len(left_out):
-                kinds = ", ".join(f"{n} {p}" for p, n in left_out["phase"].value_counts().items())
-                notes.append(f"{where}{kinds} step(s) left out: the table is of decode steps")
-            notes += [
-                f"{where}{steps.method} and {a.method} disagree: {a.detail}" for a in steps.disagreements
-            ]
-            notes += [where + w for w in trace.warnings]
-        for rank in tables:
-            if rank.steps and rank.outside:  # type: ignore[attr-defined]
-                total = rank.extent.sum_ns + rank.outside_ns  # type: ignore[attr-defined]
-                notes.append(
-                    f"rank {rank.rank}: {rank.outside} activities, {rank.outside_ns / 1e3:.3f} us, "  # type: ignore[attr-defined]
-                    f"{100 * rank.outside_ns / total:.1f} % of the trace's sum, lie outside the counted steps"  # type: ignore[attr-defined]
-                )
-        return tuple(notes)
-
-    def _origin_notes(self) -> tuple[str, ...]:
-        """How far the origins can be trusted, and what would tell more."""
-        table = self.activities
-        total = int(table[col.DUR_NS].sum())
-        if not total:
-            return ()
-        by_method = table.groupby(col.ORIGIN_METHOD, observed=True)[col.DUR_NS].sum()
-        share = {str(m): 100 * int(ns) / total for m, ns in by_method.items()}
-        notes = [f.sentence for f in self.fits if f is not None]
-        told = [f"{share[m]:.1f} % by {m}" for m in METHODS if m in share and m != NO_METHOD]
-        inferred = sum(share.get(m, 0.0) for m in INFERRED)
-        notes.append(
-            "origins, share of the sum: "
-            + (", ".join(told) or "none is known")
-            + (f"; {inferred:.1f} % are inferred, not recorded" if inferred else "")
-        )
-        if share.get(NO_METHOD, 0.0) > 5:
-            remedy = _origin_remedy(self.traces, table)
-            notes.append(f"{share[NO_METHOD]:.1f} % of the sum have no origin; {remedy}")
-        return tuple(notes)
-
-
-def _origin_remedy(traces: Sequence[Trace], table: pd.DataFrame) -> str:
-    """What would tell the origin of most activities that have none: no stack reaches into a graph replay."""
-    lost = table[table[col.ORIGIN_METHOD].eq(NO_METHOD)]
-    replayed = lost[col.LAUNCH_NAME].astype("string").str.contains("GraphLaunch").fillna(False)
-    if 2 * int(lost.loc[replayed, col.DUR_NS].sum()) > int(lost[col.DUR_NS].sum()):
-        return "most of it runs in graph replays, where no op or stack tells: give an eager trace with --companion"
-    if any(t.meta.with_stack for t in traces) and not any(_has_frames(t) for t in traces):
-        return "the trace was recorded with stacks: read them with --frames"
-    return "name parts with record_function, record with stacks, or give an eager trace with --companion"
-
-
-def _has_frames(trace: Trace) -> bool:
-    return len(trace.events) > 0 and "python_function" in set(trace.events[col.CATEGORY].cat.categories)
-
-
-def _why_empty(traces: Sequence[Trace]) -> str:
-    if any(len(t.events) for t in traces):
-        return (
-            "CPU-only trace, no GPU activity in it; record with ProfilerActivity.CUDA and check that CUPTI is not "
-            "held by another profiler"
-        )
-    return "no GPU events in the trace; check that the profiled region ran"
 
 
 def load(
@@ -476,114 +402,3 @@ def load(
     traces = tuple(read_traces(path, python_frames=frames, salvage=salvage, progress=progress))
     beside = None if companion is None else load(companion, rules=rules, frames=frames, progress=progress)
     return Run(label or label_of(path), traces, rules, companion=beside)
-
-
-def compare(
-    runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path], by: str | Sequence[str] = "bucket"
-) -> Comparison:
-    """Put variants side by side, the first as base.
-
-    Args:
-        runs: label -> run or path, or a sequence of runs or paths (labelled by themselves).
-        by: ``bucket``, ``role``, ``kernel``, or several of them.
-
-    Returns:
-        The comparison.
-
-    Raises:
-        HtaDsv4Error: unknown ``by``, repeated labels, unreadable traces.
-    """
-    loaded = _loaded(runs)
-    return compare_module.compare([r.shares(by) for r in loaded], _differences(loaded))
-
-
-def why(
-    runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path],
-    by: str | Sequence[str] = "bucket",
-    again: Mapping[str, Sequence[Run]] | None = None,
-) -> Explanation:
-    """Say why the time per step changed from each variant to the next.
-
-    Args:
-        runs: as for :func:`compare`, in the order in which the changes were made.
-        by: ``bucket``, ``role``, ``origin``, ``kernel``, or several of them.
-        again: label -> further captures of that variant, which show how much repeated captures differ.
-
-    Returns:
-        The exact decomposition of each change, its verdicts, fusions and splits; empty, with the reason, where a
-        variant has no steps.
-
-    Raises:
-        HtaDsv4Error: fewer than two variants, an unknown ``by``, unreadable traces.
-    """
-    keys, loaded, again = parse_by(by), _loaded(runs), again or {}
-    if unknown := set(again) - {r.label for r in loaded}:
-        known = ", ".join(r.label for r in loaded)
-        raise HtaDsv4Error(f"{min(unknown)!r} repeats no variant; the variants are {known}")
-    variants = []
-    for run in loaded:
-        if not run.counted.steps:
-            return Explanation(reason=f"{run.label} has no steps, so there is no time per step to explain")
-        first = profile(run.label, run.counted, step_times(run.counted))
-        repeats = tuple(r.counted for r in again.get(run.label, ()) if r.counted.steps)
-        ranks = (
-            f"{run.label}: rank {run.counted.rank}, the median of {len(run.ranks)}, stands for the variant"
-        )
-        variants.append(Captured(first, repeats, (ranks,) if len(run.ranks) > 1 else ()))
-    return explain(variants, keys)
-
-
-def scaling(points: Sequence[tuple[float, Run]], parameter: str, by: str | None = None) -> Scaling:
-    """Fit time per step over the values of a parameter.
-
-    Args:
-        points: value and capture; several captures at one value are repeats.
-        parameter: what the values are, e.g. ``max_context``.
-        by: ``bucket``, ``role``, ``origin`` or ``kernel``; by default origin where every capture knows it, else bucket.
-
-    Returns:
-        The fits, with what grows although it should not.
-
-    Raises:
-        HtaDsv4Error: fewer than two values, a capture without steps, an unknown ``by``.
-    """
-    runs = [run for _, run in points]
-    if by is None:
-        by = "origin" if runs and all(_knows_origin(r) for r in runs) else "bucket"
-    (key,) = keys if len(keys := parse_by(by)) == 1 else ("",)
-    if not key:
-        raise HtaDsv4Error(f"--by {by}: a fit has rows of one kind; give a single key")
-    made = [Point(run.label, x, step_rows(run.counted, key)) for x, run in points]
-    return fit_scaling(made, parameter, key)
-
-
-def _knows_origin(run: Run) -> bool:
-    return bool(run.counted.steps) and profile(run.label, run.counted, step_times(run.counted)).knows_origin
-
-
-def _loaded(runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path]) -> list[Run]:
-    pairs = runs.items() if isinstance(runs, Mapping) else [(None, r) for r in runs]
-    loaded = []
-    for label, run in pairs:
-        if not isinstance(run, Run):
-            run = load(run, label=label)
-        elif label is not None and label != run.label:
-            run = replace(run, label=label)
-        loaded.append(run)
-    return loaded
-
-
-def _differences(runs: Sequence[Run]) -> list[str]:
-    """What differs between the variants besides what was meant to: GPU and batch, where the traces say them."""
-    notes = []
-    gpus = {r.label: sorted({d.name for t in r.traces for d in t.meta.devices if d.name}) for r in runs}
-    if len({tuple(g) for g in gpus.values() if g}) > 1:
-        said = ", ".join(f"{label} on {' and '.join(g)}" for label, g in gpus.items() if g)
-        notes.append(
-            f"the variants ran on different GPUs ({said}): a change is the GPU's as much as the code's"
-        )
-    batches = {r.label: sorted({int(b) for s in r.steps for b in s.counted["batch"].dropna()}) for r in runs}
-    if len({tuple(b) for b in batches.values() if b}) > 1:
-        said = ", ".join(f"{label} at {'/'.join(map(str, b))}" for label, b in batches.items() if b)
-        notes.append(f"the variants decode different batches ({said}): time per step is not comparable")
-    return notes

@@ -9,8 +9,7 @@ import json
 
 import pytest
 
-from hta_dsv4 import run as run_module
-from hta_dsv4 import shipped
+from hta_dsv4 import comparing, shipped
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.gaps import CALL, LATE, WAITED, gaps
 from hta_dsv4.analysis.idle import idle
@@ -45,7 +44,7 @@ def story() -> Story:
 
 @pytest.fixture(scope="module")
 def chain(story: Story) -> Explanation:
-    return run_module.why([story(n) for n in ("original", "mma", "split_k")], "bucket")
+    return comparing.why([story(n) for n in ("original", "mma", "split_k")], "bucket")
 
 
 def rows(why: Why) -> dict[str, tuple[int, str]]:
@@ -117,7 +116,7 @@ def test_nothing_is_resampled_for_a_few_steps(story, monkeypatch):
 
     monkeypatch.setattr("hta_dsv4.analysis.stats.resample", refuse)
     monkeypatch.setattr("hta_dsv4.analysis.bootstrap.resample", refuse)
-    why = run_module.why([story("mma"), story("split_k")], "kernel").pairs[0]
+    why = comparing.why([story("mma"), story("split_k")], "kernel").pairs[0]
     assert sum("single launches" in c.reason for c in why.kernel_changes) > 20
 
 
@@ -196,7 +195,7 @@ def test_the_graph_knows_its_origins_from_its_companion(story):
     pairs = [(a, b) for k in one for a, b in zip(one[k], two[k], strict=True)]
     assert len(pairs) == 2088
     assert sum(a == b for a, b in pairs) >= 0.98 * len(pairs)
-    why = run_module.why([eager, graph], "origin").pairs[0]
+    why = comparing.why([eager, graph], "origin").pairs[0]
     assert why.decomposition.effects["appeared_ns"] == why.decomposition.effects["disappeared_ns"] == 0
     assert why.wall_change.verdict == BEYOND_SPREAD
     assert (why.base_idle.host_bound, why.other_idle.host_bound) == (True, False)
@@ -205,7 +204,7 @@ def test_the_graph_knows_its_origins_from_its_companion(story):
 def test_replaying_blind_loses_no_kernel(story):
     """mhc_fused -> cuda_graph without a companion, origins partly unknown -> no kernel appears or goes for that."""
     graph = load(TRACES["cuda_graph"], label="cuda_graph")
-    why = run_module.why([story("cuda_graph_eager"), graph], "kernel").pairs[0]
+    why = comparing.why([story("cuda_graph_eager"), graph], "kernel").pairs[0]
     assert why.decomposition.effects["appeared_ns"] == why.decomposition.effects["disappeared_ns"] == 0
     assert why.decomposition.effects["count_ns"] == 0
 
@@ -213,7 +212,7 @@ def test_replaying_blind_loses_no_kernel(story):
 def test_only_the_indexer_grows_with_the_maximum_context(story):
     """8K, 64K, 1M maximum, 4,096 real tokens -> the indexer is flagged, alone."""
     points = [(8_192, story("split_k_8k")), (65_536, story("split_k_64k")), (1_048_576, story("split_k"))]
-    found = run_module.scaling(points, "max_context")
+    found = comparing.scaling(points, "max_context")
     assert found.by == "origin"
     assert [f.name for f in found.flagged] == ["indexer"]
     assert found.flagged[0].growing_share > 0.75

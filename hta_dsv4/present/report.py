@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hta_dsv4 import run as run_module
+from hta_dsv4 import comparing
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.findings import Findings
@@ -101,9 +101,9 @@ def build(
     Raises:
         HtaDsv4Error: no variant, two of one name, or no GPU activity in one.
     """
-    comparison = run_module.compare(runs, "bucket")
+    comparison = comparing.compare(runs, "bucket")
     if explanation is None and len(runs) > 1:
-        explanation = run_module.why(runs, "bucket")
+        explanation = comparing.why(runs, "bucket")
     pairs = explanation.pairs if explanation is not None else ()
     crosses = [cross_grid(r.shares("bucket,origin")) for r in runs]
     summary = [in_words(w.decomposition) for w in pairs]
@@ -150,7 +150,7 @@ def _shares(runs: Sequence[Run], comparison: Comparison) -> Section:
             "Some variants show no steps: their times cover other amounts of work, so only shares are drawn"
         )
     table = comparison_grid(comparison, TOP) if len(runs) > 1 else shares_grid(shares[0], TOP)
-    roles = run_module.compare(runs, "role")
+    roles = comparing.compare(runs, "role")
     by_role = comparison_grid(roles, TOP) if len(runs) > 1 else shares_grid(roles.variants[0], TOP)
     return Section(
         "Where the GPU time goes",

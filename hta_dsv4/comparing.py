@@ -1,0 +1,133 @@
+"""Several variants, loaded: side by side, why one differs from the next, how time follows a parameter.
+
+>>> import hta_dsv4
+>>> hta_dsv4.compare({"original": "a.json.gz", "split_k": "b.json.gz"}).table  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hta_dsv4.analysis import compare as compare_module
+from hta_dsv4.analysis.compare import Comparison
+from hta_dsv4.analysis.counted import step_times
+from hta_dsv4.analysis.profile import profile
+from hta_dsv4.analysis.scaling import Point, Scaling
+from hta_dsv4.analysis.scaling import scaling as fit_scaling
+from hta_dsv4.analysis.shares import parse_by
+from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.run import Run, load
+
+
+def compare(
+    runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path], by: str | Sequence[str] = "bucket"
+) -> Comparison:
+    """Put variants side by side, the first as base.
+
+    Args:
+        runs: label -> run or path, or a sequence of runs or paths (labelled by themselves).
+        by: ``bucket``, ``role``, ``kernel``, or several of them.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        HtaDsv4Error: unknown ``by``, repeated labels, unreadable traces.
+    """
+    loaded = _loaded(runs)
+    return compare_module.compare([r.shares(by) for r in loaded], _differences(loaded))
+
+
+def why(
+    runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path],
+    by: str | Sequence[str] = "bucket",
+    again: Mapping[str, Sequence[Run]] | None = None,
+) -> Explanation:
+    """Say why the time per step changed from each variant to the next.
+
+    Args:
+        runs: as for :func:`compare`, in the order in which the changes were made.
+        by: ``bucket``, ``role``, ``origin``, ``kernel``, or several of them.
+        again: label -> further captures of that variant, which show how much repeated captures differ.
+
+    Returns:
+        The exact decomposition of each change, its verdicts, fusions and splits; empty, with the reason, where a
+        variant has no steps.
+
+    Raises:
+        HtaDsv4Error: fewer than two variants, an unknown ``by``, unreadable traces.
+    """
+    keys, loaded, again = parse_by(by), _loaded(runs), again or {}
+    if unknown := set(again) - {r.label for r in loaded}:
+        known = ", ".join(r.label for r in loaded)
+        raise HtaDsv4Error(f"{min(unknown)!r} repeats no variant; the variants are {known}")
+    variants = []
+    for run in loaded:
+        if not run.counted.steps:
+            return Explanation(reason=f"{run.label} has no steps, so there is no time per step to explain")
+        first = profile(run.label, run.counted, step_times(run.counted))
+        repeats = tuple(r.counted for r in again.get(run.label, ()) if r.counted.steps)
+        ranks = (
+            f"{run.label}: rank {run.counted.rank}, the median of {len(run.ranks)}, stands for the variant"
+        )
+        variants.append(Captured(first, repeats, (ranks,) if len(run.ranks) > 1 else ()))
+    return explain(variants, keys)
+
+
+def scaling(points: Sequence[tuple[float, Run]], parameter: str, by: str | None = None) -> Scaling:
+    """Fit time per step over the values of a parameter.
+
+    Args:
+        points: value and capture; several captures at one value are repeats.
+        parameter: what the values are, e.g. ``max_context``.
+        by: ``bucket``, ``role``, ``origin`` or ``kernel``; by default origin where every capture knows it, else bucket.
+
+    Returns:
+        The fits, with what grows although it should not.
+
+    Raises:
+        HtaDsv4Error: fewer than two values, a capture without steps, an unknown ``by``.
+    """
+    runs = [run for _, run in points]
+    if by is None:
+        by = "origin" if runs and all(_knows_origin(r) for r in runs) else "bucket"
+    (key,) = keys if len(keys := parse_by(by)) == 1 else ("",)
+    if not key:
+        raise HtaDsv4Error(f"--by {by}: a fit has rows of one kind; give a single key")
+    made = [Point(run.label, x, step_rows(run.counted, key)) for x, run in points]
+    return fit_scaling(made, parameter, key)
+
+
+def _knows_origin(run: Run) -> bool:
+    return bool(run.counted.steps) and profile(run.label, run.counted, step_times(run.counted)).knows_origin
+
+
+def _loaded(runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path]) -> list[Run]:
+    pairs = runs.items() if isinstance(runs, Mapping) else [(None, r) for r in runs]
+    loaded = []
+    for label, run in pairs:
+        if not isinstance(run, Run):
+            run = load(run, label=label)
+        elif label is not None and label != run.label:
+            run = replace(run, label=label)
+        loaded.append(run)
+    return loaded
+
+
+def _differences(runs: Sequence[Run]) -> list[str]:
+    """What differs between the variants besides what was meant to: GPU and batch, where the traces say them."""
+    notes = []
+    gpus = {r.label: sorted({d.name for t in r.traces for d in t.meta.devices if d.name}) for r in runs}
+    if len({tuple(g) for g in gpus.values() if g}) > 1:
+        said = ", ".join(f"{label} on {' and '.join(g)}" for label, g in gpus.items() if g)
+        notes.append(
+            f"the variants ran on different GPUs ({said}): a change is the GPU's as much as the code's"
+        )
+    batches = {r.label: sorted({int(b) for s in r.steps for b in s.counted["batch"].dropna()}) for r in runs}
+    if len({tuple(b) for b in batches.values() if b}) > 1:
+        said = ", ".join(f"{label} at {'/'.join(map(str, b))}" for label, b in batches.items() if b)
+        notes.append(f"the variants decode different batches ({said}): time per step is not comparable")
+    return notes
