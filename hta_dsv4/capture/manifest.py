@@ -16,8 +16,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from hta_dsv4.errors import HtaDsv4Error
 
 if sys.version_info >= (3, 11):
@@ -277,6 +275,8 @@ def manifest_for(trace: Path) -> Manifest | None:
 
 
 def _manifest(path: Path, entry: object, place: int) -> Manifest:
+    import msgspec  # only reading needs it: a capture runs where torch alone is installed
+
     name = entry.get("trace", place) if isinstance(entry, Mapping) else place
     try:
         return msgspec.convert(entry, Manifest)
