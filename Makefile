@@ -9,11 +9,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 # Core only: the analysis half runs without torch.
 $(VENV)/.core: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -e .
+	$(PIP) install -e '.[server]'
 	touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.core
-	$(PIP) install -e '.[capture,perfetto,docs,dev]'
+	$(PIP) install -e '.[capture,server,perfetto,docs,dev]'
 	touch $@
 
 demo: $(VENV)/.core
