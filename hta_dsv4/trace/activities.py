@@ -27,6 +27,8 @@ REGISTERS = "registers"  # Int32: registers per thread
 SHARED_MEM = "shared_mem"  # Int64: bytes of shared memory per block, static + dynamic
 BYTES = "bytes"  # Int64: bytes of a copy or a set
 EXTERNAL_ID = "external_id"  # Int64: Kineto's "External id", links to the CPU op
+# category of str: what the trace says of a collective, JSON text with name, group, ranks, elements, dtype, seq
+COLLECTIVE = "collective"
 EVENT_INDEX = "event_index"  # int64: position in traceEvents (HTA's "index")
 # joined from the CPU side (absent from the table when read with cpu=False)
 LAUNCH_NAME = "launch_name"  # category: cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ...
@@ -54,7 +56,8 @@ GPU_COLUMNS: dict[str, str] = {
     START_NS: "int64", DUR_NS: "int64", NAME: "category", KIND: "category",
     DEVICE: "Int32", STREAM: "Int64", RANK: "int32", CORRELATION: "Int64", GRAPH_NODE: "Int64",
     GRID_X: "Int32", GRID_Y: "Int32", GRID_Z: "Int32", BLOCK_X: "Int32", BLOCK_Y: "Int32", BLOCK_Z: "Int32",
-    REGISTERS: "Int32", SHARED_MEM: "Int64", BYTES: "Int64", EXTERNAL_ID: "Int64", EVENT_INDEX: "int64",
+    REGISTERS: "Int32", SHARED_MEM: "Int64", BYTES: "Int64", EXTERNAL_ID: "Int64", COLLECTIVE: "category",
+    EVENT_INDEX: "int64",
 }  # fmt: skip
 
 LINK_COLUMNS: dict[str, str] = {

@@ -47,7 +47,7 @@ class Collector:
         self.python_frames = python_frames
         self.gpu, self.cpu = Columns(), Columns()
         self.names, self.categories, self.pids, self.tids = Codes(), Codes(), Codes(), Codes()
-        self.shapes, self.dtypes, self.dims = Codes(), Codes(), Codes()
+        self.shapes, self.dtypes, self.dims, self.collectives = Codes(), Codes(), Codes(), Codes()
         self.count = 0  # events seen so far: the next event's index
         self.notes: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
@@ -174,6 +174,7 @@ class Collector:
         self._ints(table, "shared_mem", [a.shared_mem for a in args])
         self._ints(table, "bytes", [a.bytes for a in args])
         self._ints(table, "graph_node", [a.graph_node for a in args])
+        table.add("collective", self._collectives(args))
         # A trace has few different shapes of launch: keep the text's number here, read each text once later.
         table.add("grid", self.dims.encode([b"" if a.grid is NO_RAW else bytes(a.grid) for a in args]))
         table.add("block", self.dims.encode([b"" if a.block is NO_RAW else bytes(a.block) for a in args]))
@@ -198,6 +199,19 @@ class Collector:
             "dtypes", self.dtypes.encode([b"" if a.dtypes is NO_RAW else bytes(a.dtypes) for a in args])
         )
 
+    def _collectives(self, args: list[Any]) -> npt.NDArray[np.int32]:
+        """Codes of what is said about collectives; -1 where an activity is none."""
+        codes = np.full(len(args), -1, np.int32)
+        at = [i for i, a in enumerate(args) if a.collective is not None]
+        if at:
+            said = [args[i] for i in at]
+            fields = [
+                (a.collective, a.process_group, a.group_ranks, a.elements, a.collective_dtype, a.sequence)
+                for a in said
+            ]
+            codes[at] = self._labels(self.collectives, [tuple(map(_scalar, f)) for f in fields])
+        return codes
+
     def _external(self, table: Columns, args: list[Any]) -> None:
         values = [a.external_id for a in args]
         if None in values:
@@ -207,3 +221,8 @@ class Collector:
     def _ints(self, table: Columns, name: str, values: list[Any]) -> None:
         what = f"values of {name} that are no 64-bit whole number, read as missing"
         table.add(name, *whole_numbers(values, lambda shown: self.note(what, shown)))
+
+
+def _scalar(value: Any) -> Any:
+    """A value that can be told apart from others: lists and objects as their text."""
+    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -53,6 +53,13 @@ class Args(msgspec.Struct, gc=False):
     shapes_old: msgspec.Raw = msgspec.field(name="Input dims", default=NO_RAW)
     bytes: Any = None
     graph_node: Any = msgspec.field(name="graph node id", default=None)
+    # what Kineto says of a collective, on the kernels that run it
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    elements: Any = msgspec.field(name="In msg nelems", default=None)
+    collective_dtype: Any = msgspec.field(name="dtype", default=None)
+    process_group: Any = msgspec.field(name="Process Group Name", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
 
 
 class GpuArgs(msgspec.Struct, gc=False):
@@ -69,6 +76,13 @@ class GpuArgs(msgspec.Struct, gc=False):
     block: msgspec.Raw = NO_RAW
     bytes: Any = None
     graph_node: Any = msgspec.field(name="graph node id", default=None)
+    # what Kineto says of a collective, on the kernels that run it
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    elements: Any = msgspec.field(name="In msg nelems", default=None)
+    collective_dtype: Any = msgspec.field(name="dtype", default=None)
+    process_group: Any = msgspec.field(name="Process Group Name", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
 
 
 class Fields(msgspec.Struct, gc=False):

@@ -97,6 +97,8 @@ class Builder:
             if name == col.EXTERNAL_ID:
                 mask = mask | (values == 0)  # Kineto numbers ops from 1
             data[name] = integer(values[order], mask[order], "Int64")
+        said = table.join("collective")[0][order]
+        data[col.COLLECTIVE] = categorical(said, list(self.c.collectives), _collective_text)
         data[col.REGISTERS] = self._int32(*table.join(col.REGISTERS), order, col.REGISTERS)
         values, absent = self._dims()
         for what in ("grid", "block"):
@@ -165,6 +167,11 @@ class Builder:
             self.c.note(f"values of {name} beyond 32 bits, read as missing", count=int(wide.sum()))
             mask = mask | wide
         return integer(np.where(mask, 0, values)[order], mask[order], "Int32")
+
+
+def _collective_text(said: tuple[Any, ...]) -> str:
+    names = ("name", "group", "ranks", "elements", "dtype", "seq")
+    return msgspec.json.encode({k: v for k, v in zip(names, said, strict=True) if v is not None}).decode()
 
 
 def _id_text(value: Any) -> str | None:
