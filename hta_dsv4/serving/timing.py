@@ -125,3 +125,26 @@ class LoadResult:
             elif full and busy < self.load.concurrency and at > since:
                 windows.append((since, at))
         return tuple(windows)
+
+
+def step_ms(result: LoadResult, since_ns: int, until_ns: int) -> list[float]:
+    """Milliseconds per token of each request between two times: a step's time where a step gives each one token.
+
+    Args:
+        result: of a load, also one under way.
+        since_ns, until_ns: of the clock of the timings.
+
+    Returns:
+        One value per request that had at least two chunks with counted tokens then; empty where the server does not
+        say the tokens with each chunk.
+    """
+    values = []
+    for timing in result.timings:
+        told = [
+            (at, tokens)
+            for at, tokens in zip(timing.chunk_ns, timing.chunk_tokens, strict=True)
+            if tokens is not None and since_ns <= at <= until_ns
+        ]
+        if len(told) > 1 and told[-1][1] > told[0][1]:
+            values.append((told[-1][0] - told[0][0]) / 1e6 / (told[-1][1] - told[0][1]))
+    return values
