@@ -27,6 +27,7 @@ from hta_dsv4.trace.framing import Framing
 from hta_dsv4.trace.link import link
 from hta_dsv4.trace.meta import build_meta, rank_of, ranks_of
 from hta_dsv4.trace.model import Trace
+from hta_dsv4.trace.ranks import choose_ranks, missing_note
 from hta_dsv4.trace.suspects import suspicious_durations
 from hta_dsv4.trace.tables import Builder, pids_as_text
 
@@ -113,8 +114,9 @@ def read_traces(
         max_ratio: refuse decompression bombs.
 
     Returns:
-        The traces by rank. Files of a folder that are no traces are named in a warning of the first trace; a
-        truncated or corrupt trace is an error, as leaving out a rank would change every answer.
+        The traces by rank. Files of a folder that are no traces, or no ranks of the run (:mod:`.ranks`), and ranks
+        that are missing are named in warnings of the first trace; a truncated or corrupt trace is an error, as
+        leaving out a rank would change every answer.
 
     Raises:
         TraceError: as :func:`read_trace`; no trace in the folder; two files of one rank.
@@ -147,15 +149,17 @@ def read_traces(
         raise TraceError(
             f"{file}: holds no trace among {len(candidates)} files; give the folder of *.json(.gz)"
         )
+    notes: list[str] = []
     if len(traces) > 1:
-        traces = [(name, _rank_by_name(name, t)) for name, t in traces]
+        traces, notes = choose_ranks([(name, _rank_by_name(name, t)) for name, t in traces])
         _refuse_doubled_ranks(file, traces)
     out = sorted((t for _, t in traces), key=lambda t: (_first_rank(t), str(t.path)))
     if skipped:
         shown = ", ".join(skipped[:5]) + (", ..." if len(skipped) > 5 else "")
-        out[0] = replace(
-            out[0], warnings=(*out[0].warnings, f"{len(skipped)} files of {file} are no traces: {shown}")
-        )
+        notes.append(f"{len(skipped)} files of {file} are no traces: {shown}")
+    notes += missing_note(out)
+    if notes:
+        out[0] = replace(out[0], warnings=(*out[0].warnings, *notes))
     return out
 
 
