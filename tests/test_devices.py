@@ -41,14 +41,18 @@ def test_an_unknown_gpu_has_no_ceilings(name):
 
 
 def test_measured_ceilings_override_published_ones_and_say_so():
-    """H200, of which copy, read and bf16 were measured -> those figures, marked measured."""
+    """H200, of which nearly all was measured -> those figures, marked so; H100, of which nothing was -> the vendor's."""
     h200 = ceilings("NVIDIA H200")
     assert h200 is not None
     assert (h200.dram_gb_s, h200.read_gb_s, h200.rates["bf16"]) == (4275, 4690, 798)
-    assert h200.rates["fp8"] == 1979
+    assert h200.rates["fp8"] == 1357
     text = " ".join(h200.sentences())
     assert "4,275 GB/s (measured)" in text
-    assert "fp8 1,979.0 (datasheet)" in text
+    assert "fp8 1,357.0 (measured)" in text
+    assert "L2 8,290 GB/s (measured)" in text
+    h100 = ceilings("NVIDIA H100 80GB HBM3")
+    assert h100 is not None
+    assert "fp8 1,979.0 (datasheet)" in " ".join(h100.sentences())
 
 
 def test_memory_time_lies_between_reading_and_copying():

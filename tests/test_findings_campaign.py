@@ -30,6 +30,7 @@ TRACES = [
     "indexer_triton",
     "mhc_fused",
     "cuda_graph",
+    "mma_c1",
     "split_k_c1",
     "split_k_8k",
 ]
@@ -99,6 +100,25 @@ def test_at_one_request_launching_comes_first():
     rules = [r.finding.rule for r in found("split_k_c1").ranked]
     assert rules[:3] == ["launch_bound", "glue_chains", "static_maximum"]
     assert "11,868 glue launches" in of("split_k_c1", "glue_chains", "mhc_pre").finding.title
+
+
+def test_mma_at_one_request_is_underfilled_and_the_split_is_counted():
+    """mma at C=1 -> its attention holds 1 SM of 132; split into 16, at least half of its time back."""
+    worst = of("mma_c1", "underfilled", "_sparse_mla_mma_kernel")
+    assert "1 CTAs on 132 SMs" in worst.finding.title
+    assert worst.finding.title.endswith("split into 16, 16 CTAs")
+    values = {e.what: e.value for e in worst.finding.evidence}
+    assert values["CTAs of a launch"] == 1
+    assert values["splits suggested"] == 16
+    # What the split brought: the same step, captured with it.
+    took = load("mma_c1").counted.activities
+    split = load("split_k_c1").counted.activities
+
+    def attention(table):
+        return table.loc[table["bucket"] == "attention", "dur_ns"].sum() / 2
+
+    saved = attention(took) - attention(split)
+    assert worst.finding.recoverable.low <= saved <= worst.finding.recoverable.high
 
 
 def test_what_is_left_at_the_end_stands_with_its_floors():

@@ -32,7 +32,7 @@ REQUIRED = (
     "cuda_graph",
     "cuda_graph_eager",
 )
-SCALING = ("split_k_c1", "split_k_c16", "split_k_c64", "split_k_8k", "split_k_64k")
+SCALING = ("mma_c1", "split_k_c1", "split_k_c16", "split_k_c64", "split_k_8k", "split_k_64k")
 # A string that begins with a slash or has one after a bracket, a home or scratch folder, an IPv4 or mail address.
 PRIVATE = re.compile(r"\"/|\(/|/home/|/Users/|/tmp/|\b\d+\.\d+\.\d+\.\d+\b|@[a-z]+\.")
 LAYERS, C4, COMPRESSED, SITES = 43, 21, 41, 86
@@ -67,7 +67,7 @@ def test_manifest_says_speed_and_conditions(variant: str) -> None:
     """Each entry -> unprofiled step, tokens/s that follow from it, overhead, GPU, versions, steps within 2..5."""
     m: Manifest = MANIFESTS[variant]
     t = m.timing
-    assert t.tokens_per_s == pytest.approx(m.concurrency / t.unprofiled_step_ms * 1e3, rel=1e-3)
+    assert t.tokens_per_s == pytest.approx(m.concurrency / t.unprofiled_step_ms * 1e3, rel=1e-3, abs=0.005)
     assert t.profiler_overhead == pytest.approx(t.profiled_step_ms / t.unprofiled_step_ms - 1, abs=1e-3)
     assert m.device["name"] == "NVIDIA H200"
     assert {"driver", "clock_sm_mhz", "sms"} <= set(m.device)

@@ -33,6 +33,7 @@ class Ceilings:
         read_gb_s: of reading alone; the same where only one figure is known.
         rates: arithmetic -> TFLOP/s.
         l2_bytes: last-level cache, bytes; ``None`` where not published.
+        l2_gb_s: reading what lies in it, 10^9 bytes/s; ``None`` where not measured (vendors publish none).
         sms: streaming multiprocessors; ``None`` where not published.
         launch_ns: a kernel that does nothing, in a CUDA graph; ``None`` where not measured.
         measured: which of the figures were measured; the others are the vendor's.
@@ -45,6 +46,7 @@ class Ceilings:
     read_gb_s: float
     rates: Mapping[str, float]
     l2_bytes: int | None = None
+    l2_gb_s: float | None = None
     sms: int | None = None
     launch_ns: int | None = None
     measured: tuple[str, ...] = ()
@@ -89,6 +91,8 @@ class Ceilings:
         bandwidth = said("dram_gb_s", f"{self.dram_gb_s:,.0f} GB/s")
         if self.read_gb_s != self.dram_gb_s:
             bandwidth += ", reading alone " + said("read_gb_s", f"{self.read_gb_s:,.0f} GB/s")
+        if self.l2_gb_s is not None:
+            bandwidth += ", L2 " + said("l2_gb_s", f"{self.l2_gb_s:,.0f} GB/s")
         rates = ", ".join(said(k, f"{k} {self.rates[k]:,.1f}") for k in RATES if k in self.rates)
         out = [f"{self.name}: DRAM {bandwidth}; TFLOP/s: {rates}", f"datasheet: {self.source}"]
         return (*out, self.measured_source) if self.measured_source else tuple(out)
@@ -104,13 +108,14 @@ def _ceilings(entry: Mapping[str, Any]) -> Ceilings:
     own = entry.get("measured", {})
     rates = {k: float(own.get(k, entry.get(k, 0))) for k in RATES if k in own or k in entry}
     dram = float(own.get("dram_copy_gb_s", entry["dram_gb_s"]))
-    named = {"dram_copy_gb_s": "dram_gb_s", "dram_read_gb_s": "read_gb_s"}
+    named = {"dram_copy_gb_s": "dram_gb_s", "dram_read_gb_s": "read_gb_s", "l2_read_gb_s": "l2_gb_s"}
     return Ceilings(
         name=entry["name"],
         dram_gb_s=dram,
         read_gb_s=float(own.get("dram_read_gb_s", dram)),
         rates=rates,
         l2_bytes=entry.get("l2_bytes"),
+        l2_gb_s=own.get("l2_read_gb_s"),
         sms=entry.get("sms"),
         launch_ns=own.get("launch_ns"),
         measured=tuple(named.get(k, k) for k in own if k != "source"),

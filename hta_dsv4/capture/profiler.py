@@ -253,7 +253,7 @@ class DecodeCapture:
             unprofiled_max_ms=round(max(self._unprofiled), 4),
             profiled_step_ms=round(profiled, 4),
             profiler_overhead=round(profiled / unprofiled - 1, 4),
-            tokens_per_s=round(self.concurrency / unprofiled * 1e3, 2),
+            tokens_per_s=round(self.concurrency / unprofiled * 1e3, 4),
             activity_ms=round(summary.activity_ns / self.steps / 1e6, 6),
             activities=round(summary.activities / self.steps, 2),
             launches=round(summary.launches / self.steps, 2),

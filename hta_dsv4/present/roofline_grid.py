@@ -128,7 +128,8 @@ def _variant(found: Roofline) -> dict[str, Any]:
 def device_body(c: Ceilings) -> dict[str, Any]:
     """A GPU's ceilings."""
     return {
-        "name": c.name, "dram_gb_s": c.dram_gb_s, "dram_read_gb_s": c.read_gb_s, "l2_bytes": c.l2_bytes, "sms": c.sms,
+        "name": c.name, "dram_gb_s": c.dram_gb_s, "dram_read_gb_s": c.read_gb_s, "l2_bytes": c.l2_bytes,
+        "l2_read_gb_s": c.l2_gb_s, "sms": c.sms,
         "tflop_s": dict(c.rates), "launch_ns": c.launch_ns, "measured": list(c.measured), "source": c.source,
         "measured_source": c.measured_source or None,
     }  # fmt: skip
@@ -183,12 +184,13 @@ def devices_grid(known: tuple[Ceilings, ...]) -> Grid:
     rows = tuple(
         (
             c.name, said(c, "dram_gb_s", c.dram_gb_s), said(c, "read_gb_s", c.read_gb_s),
-            ABSENT if c.l2_bytes is None else f"{c.l2_bytes / (1 << 20):g}", said(c, "sms", c.sms),
+            ABSENT if c.l2_bytes is None else f"{c.l2_bytes / (1 << 20):g}", said(c, "l2_gb_s", c.l2_gb_s),
+            said(c, "sms", c.sms),
             *(said(c, k, c.rates.get(k)) for k in RATES),
         )
         for c in known
     )  # fmt: skip
-    headers = ("GPU", "DRAM GB/s", "reading GB/s", "L2 MiB", "SMs", *(f"{k} TFLOP/s" for k in RATES))
+    headers = ("GPU", "DRAM GB/s", "reading GB/s", "L2 MiB", "L2 GB/s", "SMs", *(f"{k} TFLOP/s" for k in RATES))
     notes = (
         "* measured; everything else is the vendor's figure, dense",
         *(f"{c.name}: {c.source}" for c in known),
