@@ -10,12 +10,25 @@ import typer
 
 from hta_dsv4 import run as run_module
 from hta_dsv4.cli_options import form, write
+from hta_dsv4.cli_serving import (
+    ApiKey,
+    EngineOption,
+    Label,
+    OutputTokens,
+    PromptTokens,
+    ServerOption,
+    ServerWords,
+    TraceDir,
+    capture_from_server,
+    refuse_mixed,
+)
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
 from hta_dsv4.shipped import traces
 
 
 def capture(
+    context_: typer.Context,
     variant: Annotated[
         str, typer.Option("--variant", help="original, mma, split_k, bf16_gemm, indexer_triton, ...")
     ] = "split_k",
@@ -42,8 +55,11 @@ def capture(
     steps: Annotated[int, typer.Option("--steps", help="Decode steps to record.")] = 5,
     warmup: Annotated[int, typer.Option("--warmup", help="Steps run before anything is measured.")] = 3,
     baseline: Annotated[
-        int, typer.Option("--baseline", help="Unprofiled steps timed first: what the profiler adds.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--baseline", help="Unprofiled steps timed first: what the profiler adds; 10 (--server: 50)."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Trace file, or a folder; by default here.")
     ] = None,
@@ -51,14 +67,32 @@ def capture(
     device: Annotated[
         str, typer.Option("--device", help="cuda; cpu records the host side of --config tiny.")
     ] = "cuda",
+    server: ServerOption = None,
+    engine: EngineOption = "auto",
+    prompt_tokens: PromptTokens = 1024,
+    output_tokens: OutputTokens = None,
+    trace_dir: TraceDir = None,
+    label: Label = None,
+    api_key: ApiKey = None,
     as_json: Annotated[bool, typer.Option("--json", help="The share table as JSON.")] = False,
 ) -> None:
-    """Record a decode trace of the bundled DeepSeek-V4 step and print its share table.
+    """Record a decode trace of the bundled DeepSeek-V4 step, or of a live server, and print its share table.
 
-    Needs a GPU and the extra: pip install 'hta-dsv4[capture]'.
+    The bundled step needs a GPU and the extra: pip install 'hta-dsv4[capture]'. With --server, decode steps at the
+    asked concurrency are recorded by the server's own profiler: pip install 'hta-dsv4[server]'.
 
     Example: hta-dsv4 capture --variant split_k --concurrency 32
+
+    Example: hta-dsv4 capture --server http://localhost:8000 --concurrency 32 --trace-dir /tmp/traces
     """
+    refuse_mixed(context_, server)
+    if server is not None:
+        words = ServerWords(
+            server, engine, concurrency, prompt_tokens, output_tokens, steps, warmup, baseline, trace_dir, label, out,
+            with_stack, api_key,
+        )  # fmt: skip
+        capture_from_server(words, as_json)
+        return
     try:
         from hta_dsv4.capture.command import CaptureOptions, run_capture
     except ModuleNotFoundError as error:
@@ -77,7 +111,7 @@ def capture(
         max_context=max_context or usual[2],
         steps=steps,
         warmup=warmup,
-        baseline=baseline,
+        baseline=10 if baseline is None else baseline,
         out=out,
         with_stack=with_stack,
         device=device,

@@ -132,7 +132,8 @@ def step_ms(result: LoadResult, since_ns: int, until_ns: int) -> list[float]:
 
     Args:
         result: of a load, also one under way.
-        since_ns, until_ns: of the clock of the timings.
+        since_ns: from when on, by the clock of the timings.
+        until_ns: until when.
 
     Returns:
         One value per request that had at least two chunks with counted tokens then; empty where the server does not

@@ -1,0 +1,331 @@
+"""One capture from a live server, from its first question to the kept files.
+
+Load, wait until all decode, time steps without the profiler, record, stop, take the load back: this part runs in one
+event loop and leaves nothing behind on the server, however it ends. Then, with the server out of it, the files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from hta_dsv4.capture.checks import trace_file
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.serving.client import ServerError, ServerUrl, open_client
+from hta_dsv4.serving.collect import FILES_S, Collected, check_folder, collect, snapshot
+from hta_dsv4.serving.engines import AUTO, VLLM, Served, detect, running_requests
+from hta_dsv4.serving.keep import Measured, Naming, keep
+from hta_dsv4.serving.load import RunningLoad, Target, running
+from hta_dsv4.serving.profilers import PROFILERS, STOP_S, Window, profiling
+from hta_dsv4.serving.timing import Load, step_ms
+
+Say = Callable[[str], None]
+
+READY_S = 600.0  # for all prompts to be read and every request to decode
+WINDOW_S = 600.0  # for the recorded steps
+DEFAULT_OUTPUT = (
+    2048  # tokens; outlasts warm-up, timed steps, a slow start of the profiler, and the recording
+)
+_MARGIN = 3  # tokens beyond the recorded steps: engines answer a step or two late
+_METRICS_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCapture:
+    """What is asked for.
+
+    Attributes:
+        url: the server.
+        trace_dir: the folder it writes its traces to, as this machine sees it.
+        engine: ``vllm``, ``sglang`` or ``auto``.
+        concurrency: C, requests decoded together.
+        prompt_tokens: of each request.
+        output_tokens: of each request; by default as many as the model's length allows, up to 2048.
+        steps: decode steps to record; warmup: before the timed ones; baseline: timed without the profiler.
+        label: of the variant; the engine's name by default.
+        out: trace file or folder.
+        with_stack: record Python stacks (SGLang).
+        seed: of the prompts.
+        ready_s: longest wait until all decode; window_s: for the steps; stop_s: for the stop's answer; files_s: for
+            whole files; seconds.
+    """
+
+    url: ServerUrl
+    trace_dir: Path
+    engine: str = AUTO
+    concurrency: int = 32
+    prompt_tokens: int = 1024
+    output_tokens: int | None = None
+    steps: int = 5
+    warmup: int = 3
+    baseline: int = 50
+    label: str | None = None
+    out: Path | None = None
+    with_stack: bool = False
+    seed: int = 0
+    ready_s: float = READY_S
+    window_s: float = WINDOW_S
+    stop_s: float = STOP_S
+    files_s: float = FILES_S
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCaptured:
+    """What came of it.
+
+    Attributes:
+        label: of the variant.
+        traces: kept files, by rank.
+        found: the server's traces, read.
+        interrupted: Ctrl-C came before it was over; what was whole is kept.
+        problem: why the capture is not what was asked for, one line; ``None`` where it is.
+        notes: what a reader should know.
+    """
+
+    label: str
+    traces: tuple[Path, ...]
+    found: Collected
+    interrupted: bool = False
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def folder_or_file(self) -> Path:
+        """What to load: the trace, or the folder of ranks."""
+        return self.traces[0] if self.found.world_size == 1 else self.traces[0].parent
+
+
+@dataclass(slots=True)
+class _Recorded:
+    """How far the server's part came; filled in on the way, so that an interrupt leaves what is known."""
+
+    prefix: str
+    before: frozenset[str] = frozenset()
+    served: Served | None = None
+    load: Load | None = None
+    measured: Measured | None = None
+    recording: bool = False
+    notes: tuple[str, ...] = ()
+    interrupts: int = 0
+
+    @property
+    def interrupted(self) -> bool:
+        return self.interrupts > 0
+
+
+def capture_server(options: ServerCapture, say: Say) -> ServerCaptured:
+    """Capture decode steps from a live server.
+
+    Args:
+        options: what to capture.
+        say: told what happens, one short line each.
+
+    Returns:
+        The files kept, also where the steps are not what was asked for (:attr:`ServerCaptured.problem`).
+
+    Raises:
+        HtaDsv4Error: anything that leaves no trace to keep, one line.
+        KeyboardInterrupt: interrupted before anything was whole.
+    """
+    if options.label is not None and not (options.label.strip() and options.label.isprintable()):
+        raise HtaDsv4Error(f"--label {options.label!r}: must be one printable line, and not empty")
+    recorded = _Recorded(prefix=f"hta-{secrets.token_hex(4)}")
+    run_interruptibly(_record(options, recorded, say), recorded, say)
+    if recorded.interrupts > 1 or (recorded.interrupted and not recorded.recording):
+        raise KeyboardInterrupt  # left at once, or nothing was recorded
+    try:
+        return _keep(options, recorded, say)
+    except HtaDsv4Error as error:
+        if not recorded.interrupted:
+            raise
+        say(f"nothing is kept: {error}")
+        raise KeyboardInterrupt from error
+
+
+def run_interruptibly(work: Coroutine[Any, Any, None], recorded: _Recorded, say: Say) -> None:
+    """Run in an event loop; Ctrl-C (and a polite kill) cancels the work once, so that it can put things in order.
+
+    A second one cancels what is being waited for then.
+    """
+
+    async def body() -> None:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            recorded.interrupts += 1
+            if recorded.interrupts == 1:
+                say("interrupted: ending the requests and the profiler; once more to leave at once")
+            task.cancel()
+
+        handled = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
+                loop.add_signal_handler(number, interrupt)
+                handled.append(number)
+        try:
+            await work
+        except asyncio.CancelledError:
+            if not recorded.interrupted:
+                raise
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)
+
+    asyncio.run(body())
+
+
+async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None:
+    """Everything the server takes part in."""
+    async with open_client(options.url) as client:
+        served = recorded.served = await detect(client, options.engine)
+        trace_file(_naming(options, served).path)  # before the server works, not after
+        for sentence in (served.note,) if served.note else ():
+            recorded.notes += (sentence,)
+        say(f"{served.engine} {served.version or ''}".strip() + f" serves {served.model}")
+        load = recorded.load = _load(options, served)
+        check_folder(options.trace_dir, served.engine)
+        profiler = PROFILERS[served.engine](client)
+        await profiler.check()
+        recorded.before = snapshot(options.trace_dir)
+        # streams stall while the ranks write their traces
+        target = Target(served.model, read_timeout_s=options.stop_s + 60)
+        window = Window(recorded.prefix, options.steps, options.trace_dir, options.with_stack)
+        async with running(client, target, load) as under_way:
+            say(f"waiting until {load.concurrency} requests of {load.prompt_tokens} tokens decode")
+            await under_way.all_decoding(options.ready_s)
+            await _scheduler_agrees(client, served, load, recorded, say)
+            recorded.measured = await _baseline(under_way, options)
+            say(f"recording {options.steps} steps")
+            async with profiling(profiler, window, say, options.stop_s):
+                recorded.recording = True
+                if not await under_way.decoded(under_way.tokens(), options.steps + _MARGIN, options.window_s):
+                    raise ServerError(_too_short(under_way, load, options))
+            if under_way.failures:
+                raise ServerError(f"a request failed: {under_way.failures[0]}")
+
+
+def _load(options: ServerCapture, served: Served) -> Load:
+    """One wave of C requests, none replaced: a new one would be read while the others decode."""
+    room = None if served.max_model_len is None else served.max_model_len - options.prompt_tokens
+    output = options.output_tokens
+    if output is None:
+        output = DEFAULT_OUTPUT if room is None else min(DEFAULT_OUTPUT, room)
+    if (room is not None and output > room) or output < 1:
+        raise HtaDsv4Error(
+            f"--prompt-tokens {options.prompt_tokens} and --output-tokens {output} do not fit {served.model}, whose "
+            f"length is {served.max_model_len} tokens"
+        )
+    least = options.warmup + options.baseline + options.steps + _MARGIN
+    if output <= least:
+        raise HtaDsv4Error(
+            f"--output-tokens {output}: too short for {options.warmup} steps of warm-up, {options.baseline} timed and "
+            f"{options.steps} recorded; give more than {least}, better twice that"
+        )
+    return Load(options.concurrency, options.prompt_tokens, output, options.concurrency, options.seed)
+
+
+async def _scheduler_agrees(
+    client: httpx.AsyncClient, served: Served, load: Load, recorded: _Recorded, say: Say
+) -> None:
+    """Ask the scheduler how many requests it runs: others' would be in the captured batch.
+
+    Raises:
+        ServerError: vLLM says that it runs another number. SGLang's figure is renewed every few dozen steps only, so a
+            different one is told and the trace decides.
+    """
+    give_up = time.monotonic() + _METRICS_S
+    while True:
+        now = await running_requests(client, served.engine)
+        if now is None or now == load.concurrency:
+            break
+        if time.monotonic() > give_up:
+            said = f"/metrics says that the scheduler runs {now} requests, not {load.concurrency}"
+            if served.engine == VLLM:
+                raise ServerError(f"{said}: do others use the server? Nothing was recorded")
+            say(f"{said}; the trace will tell")
+            recorded.notes += (f"{said} when the recording began",)
+            return
+        await asyncio.sleep(0.1)
+    if now is None:
+        recorded.notes += ("the server has no metric of running requests",)
+
+
+async def _baseline(under_way: RunningLoad, options: ServerCapture) -> Measured:
+    """Time steps without the profiler.
+
+    Raises:
+        ServerError: the outputs are too short, a request failed, or the server does not count tokens with each chunk.
+    """
+    if not await under_way.decoded(under_way.tokens(), options.warmup, options.window_s):
+        raise ServerError(_too_short(under_way, under_way.load, options))
+    since = time.monotonic_ns()
+    # one more than timed: a step lies between two tokens
+    if not await under_way.decoded(under_way.tokens(), options.baseline + 1, options.window_s):
+        raise ServerError(_too_short(under_way, under_way.load, options))
+    values = step_ms(under_way.result(), since, time.monotonic_ns())
+    if len(values) < options.concurrency:
+        raise ServerError(
+            "the server does not say with each chunk how many tokens there are "
+            "(stream_options.continuous_usage_stats), so its steps cannot be timed without the profiler; use a "
+            "release of vLLM or SGLang that does"
+        )
+    had = under_way.tokens()
+    decoded = sum(had.values()) / max(len(had), 1)
+    return Measured(tuple(values), options.baseline, decoded, options.warmup)
+
+
+def _too_short(under_way: RunningLoad, load: Load, options: ServerCapture) -> str:
+    return (
+        f"the outputs of {load.output_tokens} tokens ended before {options.steps} steps of all {load.concurrency} "
+        f"requests were recorded ({under_way.finished} had ended); give a larger --output-tokens"
+    )
+
+
+def _keep(options: ServerCapture, recorded: _Recorded, say: Say) -> ServerCaptured:
+    """Everything the files take part in."""
+    assert recorded.served is not None
+    assert recorded.load is not None
+    assert recorded.measured is not None
+    found = collect(
+        options.trace_dir, recorded.before, recorded.prefix, options.concurrency, options.files_s, say
+    )
+    if not found.ranks:
+        name, why = next(iter(found.broken.items()))
+        raise HtaDsv4Error(f"{why} (after {options.files_s:.0f} s; {name} never became a whole trace)")
+    notes = (*recorded.notes, *found.notes)
+    if recorded.interrupted:
+        notes += ("interrupted while it was recorded: fewer steps than asked",)
+    naming = _naming(options, recorded.served)
+    kept = keep(found, naming, recorded.served, recorded.load, recorded.measured, notes)
+    return ServerCaptured(naming.label, kept, found, recorded.interrupted, problem(found, options), notes)
+
+
+def _naming(options: ServerCapture, served: Served) -> Naming:
+    return Naming(options.label or served.engine, options.concurrency, options.out)
+
+
+def problem(found: Collected, options: ServerCapture) -> str | None:
+    """Why a capture is not what was asked for, in one line; ``None`` where it is."""
+    if found.missing:
+        lost = ", ".join(map(str, found.missing))
+        why = "; ".join(found.broken.values()) or f"no file in {options.trace_dir}"
+        return f"of {found.world_size} ranks, {lost} left no whole trace ({why}); the others are kept"
+    if found.broken:
+        return f"{next(iter(found.broken.values()))}; the other traces are kept"
+    for rank in found.ranks:
+        if rank.check.steps and not rank.check.ok:
+            return f"{rank.check.sentence}; the trace is kept, and its share table counts decode steps only"
+    if all(not r.check.steps for r in found.ranks) and not any(len(r.trace.activities) for r in found.ranks):
+        return f"{found.ranks[0].path}: the trace holds no step and no GPU activity: nothing ran while it was recorded"
+    return None
