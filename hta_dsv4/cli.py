@@ -14,9 +14,11 @@ from hta_dsv4 import comparing
 from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.capture_notes import profiler_notes
+from hta_dsv4.cli_cache import NoCache, cache, leave_cache, no_cache_first
 from hta_dsv4.cli_capture import capture
 from hta_dsv4.cli_exit import run_and_exit
 from hta_dsv4.cli_findings import findings
+from hta_dsv4.cli_gate import gate
 from hta_dsv4.cli_gpu import coverage, fill, idle
 from hta_dsv4.cli_options import (
     Again,
@@ -40,6 +42,7 @@ from hta_dsv4.cli_options import (
 )  # fmt: skip
 from hta_dsv4.cli_report import annotate, report
 from hta_dsv4.cli_speed import roofline, whatif
+from hta_dsv4.cli_sweep import sweep
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
@@ -72,8 +75,10 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
+    no_cache: NoCache = False,
 ) -> None:
     """What may stand before a command."""
+    leave_cache(no_cache)
 
 
 @app.command()
@@ -277,9 +282,12 @@ app.command()(idle)
 app.command()(roofline)
 app.command()(whatif)
 app.command()(findings)
+app.command()(gate)
 app.command()(report)
 app.command()(annotate)
 app.command()(capture)
+app.command()(sweep)
+app.command()(cache)
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -288,7 +296,8 @@ def main(args: Sequence[str] | None = None) -> None:
     Args:
         args: the words after the command's name; by default the process's own.
     """
-    run_and_exit(lambda: app(args, standalone_mode=False, prog_name="hta-dsv4"))
+    words = no_cache_first(sys.argv[1:] if args is None else args)
+    run_and_exit(lambda: app(words, standalone_mode=False, prog_name="hta-dsv4"))
 
 
 if __name__ == "__main__":

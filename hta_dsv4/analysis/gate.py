@@ -1,0 +1,358 @@
+"""Does a candidate keep its budgets? Captures reduced to series per step, and budgets -> a verdict on each.
+
+* ``fail``: over the budget by more than noise explains (:mod:`excess`).
+* ``inconclusive``: over it, but not by more than noise; or the captures cannot tell (not comparable, cut, too few).
+* ``pass``: not over it. With ``strict`` in the file, not over it even with the noise added.
+
+All verdicts of one gate hold together. A gate fails if any budget does, else is inconclusive if any is.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hta_dsv4.analysis.budgets import (
+    KERNEL,
+    MAX_LAUNCHES,
+    MAX_SHARE,
+    MAX_US,
+    MORE_LAUNCHES,
+    MORE_PERCENT,
+    MORE_US,
+    ORIGIN,
+    RELATIVE,
+    ROWS,
+    STEP,
+    Budget,
+    Budgets,
+)
+from hta_dsv4.analysis.comparability import Comparability
+from hta_dsv4.analysis.counted import IDLE, SUM, WALL
+from hta_dsv4.analysis.excess import (
+    CAPTURES,
+    EXACT,
+    FEW_STEPS,
+    NONE,
+    Contrast,
+    Excess,
+    excesses,
+    mean_of_captures,
+)
+from hta_dsv4.analysis.step_series import Capture
+from hta_dsv4.errors import HtaDsv4Error
+
+PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
+_COUNTS = (MAX_LAUNCHES, MORE_LAUNCHES)
+ENOUGH_FREE = 4
+"""Degrees of freedom of repeated captures from which bounds are tight enough to be of use."""
+_CERTAIN = "the same in every step"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What a row's change comes from.
+
+    Attributes:
+        kernel: its name.
+        delta_ns: change per step.
+        effect: the larger part of it: slower or faster, more or fewer launches, new, gone.
+    """
+
+    kernel: str
+    delta_ns: int
+    effect: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One limit of one budget, judged. Times in ns, shares 0..1, launches per step.
+
+    Attributes:
+        budget: with its own row's name, also where it comes from ``[each.*]``.
+        key: which limit.
+        value: of the candidate.
+        base: of the baseline; ``None`` without one.
+        allowed: what the candidate's value may be.
+        excess: value minus allowed.
+        noise: an excess up to this shows nothing; ``None`` where unknown.
+        evidence: what the noise rests on.
+        verdict: pass, fail or inconclusive.
+        reason: one clause.
+        causes: of a change that is not passed, largest first.
+    """
+
+    budget: Budget
+    key: str
+    value: float
+    base: float | None
+    allowed: float
+    excess: float
+    noise: float | None
+    evidence: str
+    verdict: str
+    reason: str
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """ns, launches or share."""
+        return "share" if self.key == MAX_SHARE else "launches" if self.key in _COUNTS else "ns"
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """All budgets, judged.
+
+    Attributes:
+        budgets: as read.
+        checks: in file order.
+        comparability: of the captures.
+        base_label, candidate_label: what is compared; the former ``None`` without a baseline.
+        base_captures, candidate_captures: how many of each.
+        base_steps, candidate_steps: counted steps of each capture.
+        notes: what makes the answer weaker than it looks.
+    """
+
+    budgets: Budgets
+    checks: tuple[Check, ...]
+    comparability: Comparability
+    base_label: str | None
+    candidate_label: str
+    base_steps: tuple[int, ...]
+    candidate_steps: tuple[int, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def verdict(self) -> str:
+        """Fail if any budget fails, else inconclusive if any is, else pass."""
+        found = {c.verdict for c in self.checks}
+        return next((v for v in (FAIL, INCONCLUSIVE) if v in found), PASS)
+
+    def count(self, verdict: str) -> int:
+        """How many checks ended so."""
+        return sum(c.verdict == verdict for c in self.checks)
+
+
+def gate(
+    budgets: Budgets, base: Sequence[Capture], candidate: Sequence[Capture], comparable: Comparability
+) -> Gate:
+    """Judge a candidate by its budgets.
+
+    Args:
+        budgets: as read.
+        base: captures of the baseline; none where only absolute budgets are to be kept.
+        candidate: captures of the candidate, one or more.
+        comparable: whether they may be compared.
+
+    Returns:
+        The verdicts, without causes.
+
+    Raises:
+        HtaDsv4Error: a budget against the baseline and no baseline, or a name that matches nothing.
+    """
+    needing = budgets.relative
+    if needing and not base:
+        raise HtaDsv4Error(
+            f"{needing.place}: {needing.said} is a budget against a baseline; give --baseline TRACE"
+        )
+    named = [b for b in budgets.budgets if b.name]
+    for budget in named:
+        _refuse_no_match(budget, [*base, *candidate])
+    expanded = [*named, *(e for b in budgets.budgets if not b.name for e in _each(b, named, base, candidate))]
+    asked = [(b, key) for b in expanded for key in b.limits]
+    contrasts = [_contrast(b, key, budgets, base, candidate) for b, key in asked]
+    have_steps = all(c.steps for c in (*base, *candidate))
+    found = excesses(contrasts, budgets.level) if have_steps else [Excess(0.0, None, NONE)] * len(asked)
+    judge = _Judge(budgets, base, candidate, comparable)
+    checks = tuple(judge.check(b, key, f, have_steps) for (b, key), f in zip(asked, found, strict=True))
+    return Gate(
+        budgets, checks, comparable,
+        base[0].conditions.label if base else None, candidate[0].conditions.label,
+        tuple(c.steps for c in base), tuple(c.steps for c in candidate),
+        _notes(budgets, checks, base, candidate, comparable),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    """Everything that a verdict looks at beside the numbers."""
+
+    budgets: Budgets
+    base: Sequence[Capture]
+    candidate: Sequence[Capture]
+    comparable: Comparability
+
+    def check(self, budget: Budget, key: str, found: Excess, have_steps: bool) -> Check:
+        sides = [
+            _mean(side, budget, key) if side and have_steps else None for side in (self.candidate, self.base)
+        ]
+        value, base = sides[0] or 0.0, sides[1]
+        excess, noise = found.excess, found.noise
+        if key == MAX_SHARE and have_steps:  # the contrast is in ns: the share's part of the step
+            whole = mean_of_captures([c.times[SUM] for c in self.candidate]) or 1.0
+            excess, noise = excess / whole, None if noise is None else noise / whole
+        verdict, reason = self._refused(budget, key, found.evidence) or self._judged(
+            excess, noise, found.evidence
+        )
+        return Check(budget, key, value, base, value - excess, excess, noise, found.evidence, verdict, reason)
+
+    def _judged(self, excess: float, noise: float | None, evidence: str) -> tuple[str, str]:
+        if noise is None:
+            return INCONCLUSIVE, "a single step says nothing about noise; record more steps"
+        if excess > noise:
+            return FAIL, f"over by more than noise ({_rests_on(evidence)})"
+        if excess > 0:
+            return INCONCLUSIVE, f"over by less than noise ({_rests_on(evidence)}); record more"
+        if excess > -noise:
+            close = "kept, but closer to the limit than noise"
+            return (INCONCLUSIVE, f"{close}, and strict is set") if self.budgets.strict else (PASS, close)
+        return PASS, "kept"
+
+    def _refused(self, budget: Budget, key: str, evidence: str) -> tuple[str, str] | None:
+        """Why a check cannot be made, whatever the numbers say."""
+        if self.comparable.unfit:
+            return INCONCLUSIVE, self.comparable.unfit[0]
+        sides = (*self.base, *self.candidate) if key in RELATIVE else tuple(self.candidate)
+        if key in RELATIVE and self.comparable.reasons:
+            return INCONCLUSIVE, f"not comparable: {self.comparable.reasons[0].said}"
+        if budget.kind == ORIGIN and (blind := [c for c in sides if not c.conditions.knows_origin]):
+            return INCONCLUSIVE, (
+                f"{blind[0].conditions.label}: the origin of most of the time is unknown; record scopes, or give a "
+                "companion"
+            )
+        lost = budget.kind in (ORIGIN, KERNEL) and not budget.optional
+        if lost and self.base and all(c.row(budget, False) is None for c in self.candidate):
+            return INCONCLUSIVE, (
+                "in the baseline, but nothing in the candidate matches: gone, or renamed? change the budget, or set "
+                "optional = true"
+            )
+        if budget.kind == STEP and budget.name in (WALL, IDLE):
+            slow = [
+                c for c in sides if (c.conditions.overhead_percent or 0) > self.budgets.max_overhead_percent
+            ]
+            if slow:
+                return INCONCLUSIVE, (
+                    f"{slow[0].conditions.label}: the profiler added {slow[0].conditions.overhead_percent:.0f} % to a "
+                    f"step, so its {budget.name} time is the recording's"
+                )
+        fewest = min(len(s) for s in (self.candidate, *([self.base] if key in RELATIVE else ())))
+        if evidence != EXACT and fewest < self.budgets.min_captures:
+            return INCONCLUSIVE, f"min_captures = {self.budgets.min_captures}, and a side has {fewest}"
+        return None
+
+
+def _contrast(
+    budget: Budget, key: str, budgets: Budgets, base: Sequence[Capture], candidate: Sequence[Capture]
+) -> Contrast:
+    limit = budget.limits[key]
+    counts = key in _COUNTS
+    sides = [tuple(_row(c, budget, counts) for c in side) for side in (candidate, base)]
+    noise = 0.0
+    if not counts and all(c.steps for c in candidate):
+        noise = budgets.noise_percent / 100 * mean_of_captures(sides[0])
+    if key == MAX_SHARE:
+        shares = [
+            tuple(x - limit / 100 * c.times[SUM] for x, c in zip(side, captures, strict=True))
+            for side, captures in zip(sides, (candidate, base), strict=True)
+        ]
+        return Contrast(shares[0], shares[1], known_noise=noise)
+    if key == MORE_PERCENT:
+        return Contrast(sides[0], sides[1], weight=1 + limit / 100, known_noise=noise)
+    constant = limit * 1e3 if key in (MAX_US, MORE_US) else limit
+    return Contrast(sides[0], sides[1], float(key in RELATIVE), constant, noise)
+
+
+def _row(capture: Capture, budget: Budget, counts: bool) -> np.ndarray:
+    found = capture.row(budget, counts)
+    return np.zeros(capture.steps, dtype=np.int64) if found is None else found
+
+
+def _mean(side: Sequence[Capture], budget: Budget, key: str) -> float:
+    value = mean_of_captures([_row(c, budget, key in _COUNTS) for c in side])
+    if key != MAX_SHARE:
+        return value
+    return value / (mean_of_captures([c.times[SUM] for c in side]) or 1.0)
+
+
+def _refuse_no_match(budget: Budget, captures: Sequence[Capture]) -> None:
+    if budget.kind not in ROWS or budget.optional or any(c.row(budget, False) is not None for c in captures):
+        return
+    known = sorted({n for c in captures for n in c.ns[budget.kind]})
+    near = difflib.get_close_matches(budget.name, known, 1, 0.5)
+    shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
+    hint = (
+        f"did you mean {near[0]}?"
+        if near
+        else f"there are {shown}"
+        if budget.kind != KERNEL
+        else "try a pattern"
+    )
+    raise HtaDsv4Error(
+        f"{budget.place}: {budget.said} matches nothing in any trace; {hint}; or set optional = true"
+    )
+
+
+def _each(
+    budget: Budget, named: Sequence[Budget], base: Sequence[Capture], candidate: Sequence[Capture]
+) -> list[Budget]:
+    """``[each.KIND]`` for every row of that kind that is large enough on a side and not named."""
+    taken = [b for b in named if b.kind == budget.kind]
+    least = budget.least_share_percent / 100
+    size: dict[str, float] = {}
+    for side in (base, candidate):
+        if not side or not all(c.steps for c in side):
+            continue
+        whole = mean_of_captures([c.times[SUM] for c in side]) or 1.0
+        for name in {n for c in side for n in c.ns[budget.kind]}:
+            one = replace(budget, name=name)
+            size[name] = max(
+                size.get(name, 0.0), mean_of_captures([_row(c, one, False) for c in side]) / whole
+            )
+    return [
+        replace(budget, name=name, optional=True)
+        for name in sorted(size, key=lambda n: (-size[n], n))
+        if size[name] >= least and not any(b.matches(name) for b in taken)
+    ]
+
+
+def _rests_on(evidence: str) -> str:
+    return {
+        CAPTURES: "repeated captures", FEW_STEPS: "few steps, taken as independent", EXACT: _CERTAIN,
+    }.get(evidence, "steps of these captures")  # fmt: skip
+
+
+def _notes(
+    budgets: Budgets,
+    checks: Sequence[Check],
+    base: Sequence[Capture],
+    candidate: Sequence[Capture],
+    comparable: Comparability,
+) -> tuple[str, ...]:
+    noisy = sum(c.evidence not in (EXACT, NONE) for c in checks)
+    told = {c.reason for c in checks}
+    notes = [f"not comparable: {d.said}" for d in comparable.reasons] + list(comparable.unfit)
+    notes = [n for n in notes if n not in told] + list(comparable.notes)
+    if noisy:
+        notes.append(
+            f"the bounds of {noisy} noisy check{'s' * (noisy > 1)} hold together at {100 * budgets.level:g} %: with no "
+            f"change, a gate fails in at most {100 * (1 - budgets.level):.3g} % of runs"
+        )
+    if noisy and max(len(base), len(candidate)) < 2:
+        notes.append(
+            "one capture a side: verdicts are within-run; how much another capture of the same code differs is unknown "
+            "(give several, or noise_percent)"
+        )
+    free = len(base) + len(candidate) - 1 - bool(base)
+    if any(c.evidence == CAPTURES for c in checks) and free < ENOUGH_FREE:
+        notes.append(
+            f"{len(base) + len(candidate)} captures leave {free} degree{'s' * (free > 1)} of freedom, so bounds are "
+            "wide; give 3 of each side or 5 of the baseline"
+        )
+    few = min((c.steps for c in (*base, *candidate)), default=0)
+    if any(c.evidence == FEW_STEPS for c in checks):
+        notes.append(f"{few} steps on a side: their noise is taken as independent; record 20 or more")
+    return tuple(dict.fromkeys(notes))

@@ -1,0 +1,77 @@
+"""Which kernels made a row slower? The exact decomposition of base and candidate, cut to the rows of a budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pandas as pd
+
+from hta_dsv4.analysis import diff as d
+from hta_dsv4.analysis.budgets import KERNEL, MAX_SHARE, ORIGIN, STEP, Budget
+from hta_dsv4.analysis.counted import SUM
+from hta_dsv4.analysis.diff import Decomposition, decompose
+from hta_dsv4.analysis.gate import PASS, Cause, Check, Gate
+from hta_dsv4.analysis.profile import Profile
+
+MOST = 3
+_WORDS = {
+    d.COUNT_NS: ("more launches", "fewer launches"),
+    d.DURATION_NS: ("slower", "faster"),
+    d.APPEARED_NS: ("new", "new"),
+    d.DISAPPEARED_NS: ("gone", "gone"),
+}
+
+
+def with_causes(found: Gate, base: Profile, candidate: Profile) -> Gate:
+    """Name the kernels behind each check that is not passed.
+
+    Args:
+        found: a gate.
+        base: the profile of the baseline's first capture.
+        candidate: that of the candidate's.
+
+    Returns:
+        The same, with causes where a row grew.
+    """
+    if all(c.verdict == PASS for c in found.checks):
+        return found
+    parts = decompose(base, candidate)
+    checks = tuple(replace(c, causes=_causes(c, parts)) if _told(c, found) else c for c in found.checks)
+    return replace(found, checks=checks)
+
+
+def _told(check: Check, found: Gate) -> bool:
+    """Whether causes say something: the row is over its budget, and the two sides are of one kind."""
+    return check.verdict != PASS and check.excess > 0 and not found.comparability.reasons
+
+
+def _causes(check: Check, parts: Decomposition) -> tuple[Cause, ...]:
+    if check.key == MAX_SHARE or (check.budget.kind == STEP and check.budget.name != SUM):
+        return ()
+    cells = parts.cells[_mine(check.budget, parts)]
+    if not len(cells):
+        return ()
+    rows = cells.groupby(KERNEL, sort=True)[[d.DELTA_NS, *d.EFFECTS]].sum()
+    rows = rows[rows[d.DELTA_NS] > 0].sort_values(d.DELTA_NS, ascending=False, kind="stable").head(MOST)
+    return tuple(_cause(str(name), row) for name, row in rows.iterrows())
+
+
+def _cause(kernel: str, row: pd.Series[int]) -> Cause:
+    effect = max(d.EFFECTS, key=lambda e: abs(int(row[e])))
+    return Cause(kernel, int(row[d.DELTA_NS]), _WORDS[effect][int(row[effect]) < 0])
+
+
+def _mine(budget: Budget, parts: Decomposition) -> pd.Series[bool]:
+    """The cells that a budget is about."""
+    cells = parts.cells
+    if budget.kind == STEP:
+        return pd.Series(True, cells.index)
+    if budget.kind == KERNEL:
+        either = [
+            any(budget.matches(n) for n in (*base, *other))
+            for base, other in zip(cells[d.BASE_KERNELS], cells[d.OTHER_KERNELS], strict=True)
+        ]
+        return pd.Series(either, cells.index, dtype=bool)
+    if budget.kind == ORIGIN and not parts.by_origin:
+        return pd.Series(False, cells.index)
+    return cells[budget.kind] == budget.name

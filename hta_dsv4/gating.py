@@ -1,0 +1,167 @@
+"""A candidate's captures against budgets and a baseline: from loaded runs to verdicts.
+
+>>> import hta_dsv4.gating
+>>> from hta_dsv4.analysis.budget_file import read_budgets
+>>> budgets = read_budgets(Path("budgets.toml"))  # doctest: +SKIP
+>>> gating.gate(budgets, [load("main.json.gz")], [load("candidate.json.gz")]).verdict  # doctest: +SKIP
+'pass'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from hta_dsv4.analysis.budgets import Budgets
+from hta_dsv4.analysis.comparability import Conditions, Fact, comparability
+from hta_dsv4.analysis.counted import step_times
+from hta_dsv4.analysis.gate import Gate
+from hta_dsv4.analysis.gate import gate as judge
+from hta_dsv4.analysis.gate_causes import with_causes
+from hta_dsv4.analysis.profile import KNOWN_ORIGIN_SHARE, Profile, profile
+from hta_dsv4.analysis.step_series import Capture, reduce_capture
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.run import Run
+from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.steps import NONE
+
+_MANIFEST = ("launch", "context", "max_context")
+_DEVICE = ("driver", "clock_sm_mhz", "power_limit_w")
+
+
+def gate(
+    budgets: Budgets, base: Iterable[Run], candidate: Iterable[Run], *, labels: tuple[str, str] | None = None
+) -> Gate:
+    """Judge a candidate by budgets, against a baseline where they are relative to one.
+
+    Args:
+        budgets: as read.
+        base: captures of the baseline; may be none. Taken one at a time, so a generator holds one trace in memory.
+        candidate: captures of the candidate, one or more.
+        labels: what the two sides are called; by default as their first captures.
+
+    Returns:
+        The verdicts, with the kernels behind each that is not passed.
+
+    Raises:
+        HtaDsv4Error: no candidate, a budget that needs a baseline where there is none, a budget that matches nothing,
+            no GPU activity, or a broken manifest.
+    """
+    old, old_profile = _reduced(base)
+    new, new_profile = _reduced(candidate)
+    if not new:
+        raise HtaDsv4Error("gate: no capture of the candidate; name a trace")
+    comparable = comparability(
+        [c.conditions for c in old],
+        [c.conditions for c in new],
+        may_differ=budgets.may_differ,
+        must_be_known=budgets.must_be_known,
+        conditions=budgets.conditions,
+    )
+    found = judge(budgets, old, new, comparable)
+    if old_profile and new_profile:
+        found = with_causes(found, old_profile, new_profile)
+    if labels:
+        found = replace(found, base_label=labels[0] if old else None, candidate_label=labels[1])
+    return found
+
+
+def conditions_of(run: Run) -> Conditions:
+    """What a run was recorded under, from its trace and the manifest beside it.
+
+    Args:
+        run: one capture.
+
+    Raises:
+        HtaDsv4Error: no GPU activity, or a broken manifest.
+    """
+    entry: Mapping[str, Any] = run.manifest
+    facts: dict[str, Fact] = {}
+    devices = [d for t in run.traces for d in t.meta.devices]
+    names = sorted({d.name for d in devices if d.name})
+    device = entry.get("device", {})
+    _say(facts, "gpu", " and ".join(names) or device.get("name"))
+    sms = sorted({d.num_sms for d in devices if d.num_sms})
+    _say(facts, "sms", sms[0] if len(sms) == 1 else device.get("sms"))
+    facts["ranks"] = len(run.ranks)
+    work = run.workload()
+    batches = sorted({int(b) for s in run.steps for b in s.counted["batch"].dropna()})
+    _say(facts, "model", entry.get("config") or (work.geometry.name if work.geometry else None))
+    said = entry.get("concurrency") or work.batch
+    _say(
+        facts,
+        "concurrency",
+        said or (batches[0] if len(batches) == 1 else "/".join(map(str, batches)) or None),
+    )
+    for key in _MANIFEST:
+        _say(facts, key, entry.get(key))
+    if "launch" not in facts:
+        _say(facts, "launch", _launch(run))
+    for key in _DEVICE:
+        _say(facts, key, device.get(key))
+    for table in ("switches", "versions"):
+        for key, value in entry.get(table, {}).items():
+            _say(facts, f"{table}.{key}", value)
+    methods = sorted({s.method for s in run.steps})
+    facts["step_method"] = " and ".join(methods)
+    trace = run.traces[0].meta
+    for name, flag in (("record_shapes", trace.record_shapes), ("with_stack", trace.with_stack)):
+        _say(facts, name, None if flag is None else str(flag).lower())
+    overhead = entry.get("timing", {}).get("profiler_overhead")
+    return Conditions(
+        run.label,
+        facts,
+        _partial(run),
+        None if overhead is None else 100 * float(overhead),
+        _knows_origin(run),
+    )
+
+
+def reduced(run: Run) -> Capture:
+    """One capture as time and launches per step, with what it was recorded under."""
+    return reduce_capture(run.counted, step_times(run.counted), conditions_of(run))
+
+
+def _reduced(runs: Iterable[Run]) -> tuple[list[Capture], Profile | None]:
+    """All captures, and the profile of the first, for the causes."""
+    out: list[Capture] = []
+    first: Profile | None = None
+    for run in runs:
+        out.append(reduced(run))
+        if len(out) == 1 and run.counted.steps:
+            first = profile(run.label, run.counted, step_times(run.counted))
+    return out, first
+
+
+def _say(facts: dict[str, Fact], name: str, value: object) -> None:
+    if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
+        facts[name] = value
+
+
+def _launch(run: Run) -> str | None:
+    """How most kernels of the counted steps were launched, in a manifest's words."""
+    acts = run.counted.activities
+    if col.LAUNCH_NAME not in acts or not acts[col.LAUNCH_NAME].notna().any():
+        return None
+    graph = acts[col.LAUNCH_NAME].astype(str).str.contains("GraphLaunch", regex=False)
+    return "cuda_graph" if float(graph.mean()) > 0.5 else "eager"
+
+
+def _partial(run: Run) -> str:
+    cut = [t.path.name for t in run.traces if t.partial]
+    if cut:
+        return f"{cut[0]} is cut, and what was salvaged is not the whole step; capture again"
+    if not run.counted.steps:
+        why = next((s.detail for s in run.steps if s.method == NONE), "no complete decode step")
+        return f"no steps, so nothing per step ({why}); capture whole steps with markers"
+    return ""
+
+
+def _knows_origin(run: Run) -> bool:
+    acts = run.counted.activities
+    total = int(acts[col.DUR_NS].sum())
+    if col.ORIGIN not in acts or not total:
+        return False
+    known = int(acts[col.DUR_NS][acts[col.ORIGIN].astype(str) != "unknown"].sum())
+    return known >= KNOWN_ORIGIN_SHARE * total
