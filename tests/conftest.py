@@ -14,6 +14,8 @@ from hypothesis import settings
 
 from hta_dsv4.cli import main
 
+os.environ["HTA_DSV4_CACHE"] = "off"  # tests read afresh, and write nothing into the home of who runs them
+
 # Shared machines pause tests at random, so no deadline; CI draws the same examples each time, people fresh ones.
 settings.register_profile("people", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)

@@ -20,8 +20,9 @@ import pandas as pd
 
 from hta_dsv4.errors import TraceError
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.cache import Slot
 from hta_dsv4.trace.collect import LONGEST_NS, Collector
-from hta_dsv4.trace.container import DEFAULT_MAX_RATIO, Progress, members, open_trace
+from hta_dsv4.trace.container import DEFAULT_MAX_RATIO, RATIO_FREE, Progress, members, open_trace
 from hta_dsv4.trace.envelope import CHUNK
 from hta_dsv4.trace.framing import Framing
 from hta_dsv4.trace.link import link
@@ -45,6 +46,7 @@ def read_trace(
     member: str | None = None,
     max_ratio: float = DEFAULT_MAX_RATIO,
     chunk: int = CHUNK,
+    cache: bool = True,
 ) -> Trace:
     """Read one Kineto trace, exactly.
 
@@ -58,6 +60,8 @@ def read_trace(
         member: which entry of a zip with several.
         max_ratio: refuse a file that unpacks to more than this many times its size (a decompression bomb).
         chunk: bytes of JSON decoded at once; the tables do not depend on it.
+        cache: take a large trace from the cache where it was read before, and keep it there
+            (:mod:`hta_dsv4.trace.cache`); the result is the same.
 
     Returns:
         The trace. ``activities`` has ``GPU_COLUMNS``, and with ``cpu`` ``LINK_COLUMNS`` as well.
@@ -67,6 +71,35 @@ def read_trace(
             the remedy.
     """
     file = Path(path)
+    if not cache:
+        return _read(file, cpu, python_frames, salvage, progress, member, max_ratio, chunk)[0]
+    slot = Slot(file, {"cpu": cpu, "python_frames": python_frames, "salvage": salvage, "member": member})
+    kept = slot.find()
+    # A bomb stays one, however it came to be kept.
+    if kept is not None and kept[1] <= max(RATIO_FREE, max_ratio * file.stat().st_size):
+        if progress is not None:
+            progress(file.stat().st_size, file.stat().st_size)
+        return kept[0]
+    try:
+        trace, json_bytes = _read(file, cpu, python_frames, salvage, progress, member, max_ratio, chunk)
+    except BaseException:
+        slot.abandon()
+        raise
+    slot.keep(trace, json_bytes)
+    return trace
+
+
+def _read(
+    file: Path,
+    cpu: bool,
+    python_frames: bool,
+    salvage: bool,
+    progress: Progress | None,
+    member: str | None,
+    max_ratio: float,
+    chunk: int,
+) -> tuple[Trace, int]:
+    """Read a trace afresh: the trace, and how many bytes of JSON it came from."""
     stream = open_trace(file, member=member, max_ratio=max_ratio, progress=progress, lenient=salvage)
     framing = Framing(stream, salvage=salvage, chunk=max(chunk, 64))
     collector = Collector(cpu=cpu, python_frames=python_frames)
@@ -91,7 +124,7 @@ def read_trace(
     warnings = framing.warnings + collector.warnings() + warnings + suspicious_durations(activities)
     if not len(activities):
         warnings.append(_why_no_gpu(collector))
-    return Trace(file, meta, activities, events, tuple(warnings), framing.partial)
+    return Trace(file, meta, activities, events, tuple(warnings), framing.partial), stream.out
 
 
 def read_traces(
@@ -102,6 +135,7 @@ def read_traces(
     salvage: bool = False,
     progress: Progress | None = None,
     max_ratio: float = DEFAULT_MAX_RATIO,
+    cache: bool = True,
 ) -> list[Trace]:
     """Read a trace file, a folder of ranks, or a zip of ranks.
 
@@ -112,6 +146,7 @@ def read_traces(
         salvage: read what is whole of cut files.
         progress: called for each file anew.
         max_ratio: refuse decompression bombs.
+        cache: take large traces from the cache, and keep them there.
 
     Returns:
         The traces by rank. Files of a folder that are no traces, or no ranks of the run (:mod:`.ranks`), and ranks
@@ -127,7 +162,7 @@ def read_traces(
     def one(file: Path, member: str | None = None) -> Trace:
         return read_trace(
             file, cpu=cpu, python_frames=python_frames, salvage=salvage, progress=progress, member=member,
-            max_ratio=max_ratio,
+            max_ratio=max_ratio, cache=cache,
         )  # fmt: skip
 
     skipped: list[str] = []
