@@ -195,24 +195,21 @@ def chain(profiles: Sequence[Profile]) -> tuple[list[Decomposition], Decompositi
 def _moved(cells: pd.DataFrame, base_steps: int, other_steps: int) -> dict[tuple[object, ...], int]:
     """Count effect of each cell of a kernel that runs as often as before, but for another origin: they add up to 0."""
     out: dict[tuple[object, ...], int] = {}
-    for _, group in cells.groupby(level=0, sort=False):
-        total0, total1 = int(group["launches_0"].sum()), int(group["launches_1"].sum())
-        unchanged = total0 and Fraction(total0, base_steps) == Fraction(total1, other_steps)
-        same_places = all(
-            Fraction(int(a), base_steps) == Fraction(int(b), other_steps)
-            for a, b in zip(group["launches_0"], group["launches_1"], strict=True)
-        )
-        if not unchanged or same_places:
+    numbers = zip(*(cells[c] for c in ("launches_0", "launches_1", "time_ns_0", "time_ns_1")), strict=True)
+    of_kernel: dict[object, list[tuple[tuple[object, ...], tuple[int, int, int, int]]]] = {}
+    for key, row in zip(cells.index, numbers, strict=True):
+        of_kernel.setdefault(key[0], []).append((key, row))
+    for group in of_kernel.values():
+        if len(group) < 2:  # one place on both sides, or on one: nothing moved
             continue
-        mean = Fraction(int(group["time_ns_0"].sum()), total0) + Fraction(
-            int(group["time_ns_1"].sum()), total1
-        )
-        counts = [
-            round((Fraction(int(b), other_steps) - Fraction(int(a), base_steps)) * mean / 2)
-            for a, b in zip(group["launches_0"], group["launches_1"], strict=True)
-        ]
+        total0, total1, time0, time1 = (sum(int(row[k]) for _, row in group) for k in range(4))
+        changes = [Fraction(int(r[1]), other_steps) - Fraction(int(r[0]), base_steps) for _, r in group]
+        if not total0 or sum(changes) or not any(changes):
+            continue
+        mean = Fraction(time0, total0) + Fraction(time1, total1)
+        counts = [round(change * mean / 2) for change in changes]
         counts[-1] -= sum(counts)  # the ns that rounding left over
-        out |= dict(zip(group.index, counts, strict=True))
+        out |= dict(zip((key for key, _ in group), counts, strict=True))
     return out
 
 
