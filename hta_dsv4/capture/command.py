@@ -14,7 +14,11 @@ from hta_dsv4.capture.checks import check_counts, check_label, no_cuda_message, 
 from hta_dsv4.capture.config import StepShape, model_config
 from hta_dsv4.capture.launch import Step, as_compiled, as_cuda_graph
 from hta_dsv4.capture.manifest import TRACE_SUFFIX
+from hta_dsv4.capture.parallel import ALONE, Ranks, process_group
 from hta_dsv4.capture.profiler import CaptureResult, capture_decode
+from hta_dsv4.capture.rank_files import companion_folder, join_manifests, parallel_facts, rank_trace
+from hta_dsv4.capture.sharding import shard_config
+from hta_dsv4.capture.straggler import Straggler
 from hta_dsv4.capture.switches import Switches, variant_switches
 from hta_dsv4.capture.tracefile import Slim
 from hta_dsv4.capture.weights import ModelWeights
@@ -39,6 +43,8 @@ class CaptureOptions:
         with_stack: record Python stacks; slim: drop what no reader uses ("all"), and flow arrows ("flows").
         device: ``cuda`` (the current one), or ``cpu`` for a look at the host side of the tiny model.
         seed: of weights and caches.
+        ranks: this process among those that compute the step together.
+        straggler: extra work of one of them, planted to be found.
     """
 
     variant: str = "split_k"
@@ -55,6 +61,8 @@ class CaptureOptions:
     slim: Slim = ""
     device: str = "cuda"
     seed: int = 0
+    ranks: Ranks = ALONE
+    straggler: Straggler | None = None
 
     @property
     def shape(self) -> StepShape:
@@ -65,17 +73,31 @@ class CaptureOptions:
     def trace_path(self) -> Path:
         """Where the trace goes: ``<variant>_c<concurrency>.trace.json.gz`` in a folder, or the file named.
 
+        Of several ranks it is a folder in that folder, with a file for each: ``<variant>_c<concurrency>_tp<ranks>``.
         What a label of the user's own holds beside letters, digits, dots and dashes becomes ``_`` in a file's name.
+
+        Raises:
+            HtaDsv4Error: several ranks were to write one file.
         """
         label = re.sub(r"[^\w.-]", "_", self.variant)
-        name = f"{label}_c{self.concurrency}{TRACE_SUFFIX}"
-        if self.out is None:
-            return Path(name)
-        return self.out / name if self.out.is_dir() or not self.out.suffix else self.out
+        name = f"{label}_c{self.concurrency}"
+        names_file = self.out is not None and not self.out.is_dir() and bool(self.out.suffix)
+        if not self.ranks.alone:
+            if names_file:
+                raise HtaDsv4Error(
+                    f"--out {self.out}: {self.ranks.world_size} ranks write a file each; name a folder"
+                )
+            name += f"_tp{self.ranks.world_size}{'_straggler' if self.straggler else ''}"
+            return rank_trace((self.out or Path()) / name, self.ranks)
+        if self.out is not None and names_file:
+            return self.out
+        return (self.out or Path()) / f"{name}{TRACE_SUFFIX}"
 
 
 def run_capture(options: CaptureOptions, progress: Progress | None = None) -> CaptureResult:
     """Build the step, run it, write trace and manifest (and, for CUDA graphs, the eager companion).
+
+    Among several ranks each does so, and all of them together write one manifest.
 
     Args:
         options: what to capture.
@@ -84,28 +106,23 @@ def run_capture(options: CaptureOptions, progress: Progress | None = None) -> Ca
     Raises:
         HtaDsv4Error: an option is wrong, there is no GPU, memory ran out, or the files cannot be written.
     """
-    step = build_step(options, progress)
-    return capture_step(step, options, progress)
+    check_options(options)
+    with process_group(options.ranks, options.ranks.device(options.device)):
+        step = build_step(options, progress)
+        return capture_step(step, options, progress)
 
 
-def build_step(
-    options: CaptureOptions, progress: Progress | None = None, weights: ModelWeights | None = None
-) -> DecodeStep:
-    """Weights, caches and position of the step that ``options`` describe.
-
-    Args:
-        options: what to capture.
-        progress: as in :func:`run_capture`.
-        weights: drawn before, for the same configuration and number format.
+def check_options(options: CaptureOptions) -> None:
+    """Check everything that can be said without building anything or meeting the other ranks.
 
     Raises:
-        HtaDsv4Error: an option is wrong, there is no GPU, or memory ran out.
+        HtaDsv4Error: an option is wrong, there is no GPU, or the files cannot be written.
     """
     if options.device not in ("cuda", "cpu"):
         raise HtaDsv4Error(
             f"--device {options.device}: choose cuda or cpu; CUDA_VISIBLE_DEVICES chooses among several GPUs"
         )
-    config, switches, shape = model_config(options.config), _switches(options), options.shape
+    config, switches, _ = model_config(options.config), _switches(options), options.shape
     check_label(options.variant)
     check_counts(
         steps=options.steps, warmup=options.warmup, baseline=options.baseline, concurrency=options.concurrency
@@ -116,13 +133,37 @@ def build_step(
             if options.device == "cuda"
             else "launch=cuda_graph needs a CUDA device; use launch=eager"
         )
+    shard_config(config, options.ranks.world_size)
+    if options.straggler is not None:
+        options.straggler.check(config, options.ranks)
+    options.ranks.device(options.device)
     trace_file(options.trace_path)
+
+
+def build_step(
+    options: CaptureOptions, progress: Progress | None = None, weights: ModelWeights | None = None
+) -> DecodeStep:
+    """Weights, caches and position of the step that ``options`` describe.
+
+    Args:
+        options: what to capture.
+        progress: as in :func:`run_capture`.
+        weights: drawn before, for the same configuration and number format (and this rank's share).
+
+    Raises:
+        HtaDsv4Error: an option is wrong, there is no GPU, or memory ran out.
+    """
+    check_options(options)
+    config, switches, shape = model_config(options.config), _switches(options), options.shape
     if progress:
         progress(
             f"{options.variant}: building {config.name}, {shape.batch} requests of {shape.context} tokens"
         )
     try:
-        return DecodeStep(config, shape, switches, options.device, options.seed, weights=weights)
+        return DecodeStep(
+            config, shape, switches, options.ranks.device(options.device), options.seed, weights=weights,
+            ranks=options.ranks, straggler=options.straggler,
+        )  # fmt: skip
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
@@ -151,7 +192,7 @@ def capture_step(
         elif step.switches.launch == "compile":
             fn, report = as_compiled(step)
             notes += report.lines
-        return capture_decode(
+        result = capture_decode(
             fn,
             options.steps,
             warmup=options.warmup,
@@ -160,16 +201,24 @@ def capture_step(
             concurrency=options.concurrency,
             out=options.trace_path,
             companion=companion,
+            companion_out=_companion_out(options),
             progress=progress,
             with_stack=options.with_stack,
             slim=options.slim,
             require_cuda=options.device == "cuda",
             details=_details(step, options, notes),
         )
+        return join_manifests(result, options.ranks, options.straggler)
     except (torch.OutOfMemoryError, RuntimeError) as error:
         if not _is_out_of_memory(error):
             raise
         raise _out_of_memory(options, error) from error
+
+
+def _companion_out(options: CaptureOptions) -> Path | None:
+    if options.ranks.alone:
+        return None
+    return rank_trace(companion_folder(options.trace_path.parent), options.ranks)
 
 
 def _switches(options: CaptureOptions) -> Switches:
@@ -200,6 +249,7 @@ def _details(step: DecodeStep, options: CaptureOptions, notes: list[str]) -> dic
         "switches": step.switches.as_dict(),
         "launch": step.switches.launch,
         "workload": workload,
+        "parallel": parallel_facts(options.ranks, step.device.type, options.straggler),
         "notes": notes,
     }
 

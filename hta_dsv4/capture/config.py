@@ -93,7 +93,7 @@ PRO = ModelConfig(
 )  # fmt: skip
 TINY = ModelConfig(
     name="tiny", hidden=256, layers=layer_list(1), heads=16, q_lora=128, o_groups=2, o_lora=128,
-    index_heads=64, index_topk=64, experts=8, experts_per_token=6, moe_inter=128, hash_layers=1,
+    index_heads=64, index_topk=64, experts=8, experts_per_token=6, moe_inter=256, hash_layers=1,
     routed_scaling=1.5, vocab=512,
 )  # fmt: skip
 CONFIGS = {c.name: c for c in (FLASH, PRO, TINY)}

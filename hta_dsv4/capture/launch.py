@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.distributed
 
 from hta_dsv4.errors import HtaDsv4Error
 
@@ -76,7 +77,9 @@ def as_cuda_graph(step: Step, warmup: int = 3) -> Step:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        # A process group's watchdog asks about its own events from another thread meanwhile, which is no error.
+        mode = "thread_local" if torch.distributed.is_initialized() else "global"
+        with torch.cuda.graph(graph, capture_error_mode=mode):
             step()
     except RuntimeError as error:
         reason = str(error).splitlines()[0]

@@ -68,11 +68,13 @@ class Manifest:
         config, context, max_context: model and sizes, where the bundled step was captured.
         switches: switch -> choice.
         launch: eager | cuda_graph | compile.
-        companion: file name of the eager trace of the same step (for replayed graphs).
+        companion: the eager trace of the same step (for replayed graphs), as a path from this one's folder.
         commit: git commit of this project's checkout, where it ran from one.
         device: name, SMs, memory, driver, clocks while the steps ran.
         versions: torch, triton, CUDA, Python.
         workload: facts about the bundled step (weight sets, cache sets, ...).
+        parallel: this rank among those of a tensor-parallel step: rank, world_size, backend, and the straggler
+            where one was planted; empty for a single process.
         removed: what was taken out of the profiler's file, one sentence each; empty when nothing was.
         notes: anything else worth knowing, one sentence each.
     """
@@ -94,6 +96,7 @@ class Manifest:
     device: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     workload: Mapping[str, Any] = field(default_factory=dict)
+    parallel: Mapping[str, Any] = field(default_factory=dict)
     removed: Sequence[str] = ()
     notes: Sequence[str] = ()
 

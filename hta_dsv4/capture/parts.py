@@ -19,6 +19,8 @@ from dsv4_kernels.moe_fp4 import moe_fp4, route
 
 from hta_dsv4.capture import fused_glue
 from hta_dsv4.capture.linear import Linear
+from hta_dsv4.capture.parallel import all_gather_columns, all_reduce
+from hta_dsv4.capture.straggler import spend
 from hta_dsv4.capture.switches import Switches
 
 Part = Callable[..., Any]
@@ -26,7 +28,7 @@ Part = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """One callable per kernel, with the signature of the function it stands for."""
+    """One callable per kernel or collective, with the signature of the function it stands for."""
 
     attention: Part
     index_logits: Part
@@ -43,16 +45,19 @@ class Parts:
     index_insert: Part
     index_query: Part
     swiglu: Part
+    all_reduce: Part
+    all_gather: Part
+    spend: Part
 
 
 def parts_for(switches: Switches) -> Parts:
     """The kernels of a step with these switches."""
     compiling = switches.launch == "compile"
 
-    def part(fn: Part, launches_triton: bool) -> Part:
-        if not (compiling and launches_triton):
+    def part(fn: Part, opaque_to_compiler: bool, why: str = "launches Triton kernels of its own") -> Part:
+        if not (compiling and opaque_to_compiler):
             return fn
-        why = f"{fn.__name__} launches Triton kernels of its own"
+        why = f"{fn.__name__} {why}"
         opaque: Part = torch.compiler.disable(fn, reason=why)  # type: ignore[no-untyped-call]
         return opaque
 
@@ -73,6 +78,9 @@ def parts_for(switches: Switches) -> Parts:
         index_insert=part(fused_glue.index_compress_insert, True),
         index_query=part(fused_glue.index_query, True),
         swiglu=part(fused_glue.silu_mul_clamp, True),
+        all_reduce=part(all_reduce, True, "waits for other ranks"),
+        all_gather=part(all_gather_columns, True, "waits for other ranks"),
+        spend=part(spend, True),
     )
 
 

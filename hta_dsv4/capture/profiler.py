@@ -287,6 +287,7 @@ def capture_decode(
     out: str | Path,
     baseline: int = 10,
     companion: Callable[[], object] | None = None,
+    companion_out: Path | None = None,
     progress: Callable[[str], None] | None = None,
     **options: Any,
 ) -> CaptureResult:
@@ -302,6 +303,7 @@ def capture_decode(
         baseline: unprofiled steps to time.
         companion: the same step launched eagerly. Kernels of a replayed graph carry no operator and no scope; this
             second trace, ``<name>_eager.trace.json.gz``, tells what asked for each of them.
+        companion_out: another name for it.
         progress: told what happens, one short line each.
         options: further arguments of :class:`DecodeCapture`.
 
@@ -327,10 +329,12 @@ def capture_decode(
         return result
     eager = capture_decode(
         companion, steps, warmup=warmup, variant=f"{variant} (eager companion)", concurrency=concurrency,
-        out=companion_path(result.trace), baseline=baseline, progress=progress,
+        out=companion_out or companion_path(result.trace), baseline=baseline, progress=progress,
         details=details | {"launch": "eager", "notes": [f"The eager form of {capture.out.name}."]}, **options,
     )  # fmt: skip
     # Named only once it is there: a companion that could not be captured is not spoken of.
-    manifest = replace(result.manifest, companion=eager.trace.name)
+    manifest = replace(
+        result.manifest, companion=Path(os.path.relpath(eager.trace, result.trace.parent)).as_posix()
+    )
     write_manifest(result.trace, manifest)
     return replace(result, manifest=manifest, companion=eager)

@@ -1,7 +1,8 @@
 """One decode step of DeepSeek-V4, layer by layer, with random weights and real kernels.
 
-The step does what a server's step does on one GPU without tensor parallelism: metadata, embedding, per layer the
-hyper-connections around sparse-MLA attention and around the FP4 mixture of experts, then head and sampling. It
+The step does what a server's step does: metadata, embedding, per layer the hyper-connections around sparse-MLA
+attention and around the FP4 mixture of experts, then head and sampling; on one GPU, or on several that share heads,
+experts' width and vocabulary and sum after the embedding, after each attention and after each mixture of experts. It
 holds no branch on device data and never waits for the GPU, so that it can be captured as a CUDA graph. It feeds
 its own token back and moves on one position, so consecutive steps are consecutive tokens.
 
@@ -19,9 +20,12 @@ from hta_dsv4.capture.compressor import compress
 from hta_dsv4.capture.config import HC, HEAD_DIM, INDEX_DIM, LayerKind, ModelConfig, StepShape, model_config
 from hta_dsv4.capture.glue import clamped_swiglu, hadamard, rotate_
 from hta_dsv4.capture.linear import project_f32
+from hta_dsv4.capture.parallel import ALONE, Ranks
 from hta_dsv4.capture.parts import parts_for
 from hta_dsv4.capture.scopes import scope
+from hta_dsv4.capture.sharding import shard_config, shard_weights
 from hta_dsv4.capture.state import LayerCache, Metadata, RopeTables, make_caches, step_metadata
+from hta_dsv4.capture.straggler import SCOPE, Straggler
 from hta_dsv4.capture.switches import Switches
 from hta_dsv4.capture.weights import IndexerWeights, ModelWeights, random_weights
 
@@ -36,7 +40,13 @@ class DecodeStep:
         device: where; Triton forms need CUDA (or Triton's interpreter).
         seed: the same seed gives the same model and caches under every choice of switches.
         sets_per_kind: see :func:`~hta_dsv4.capture.weights.random_weights`.
-        weights: a model drawn before, in the number format of ``switches``; drawn from ``seed`` when absent.
+        weights: a model drawn before, in the number format of ``switches``, and this rank's share of it where there
+            are several; drawn from ``seed`` when absent.
+        ranks: this process among those that compute the step together; they must be connected before it is called.
+        straggler: extra work of one of them.
+
+    Raises:
+        HtaDsv4Error: the ranks cannot share the model evenly, or there is no such straggler.
     """
 
     def __init__(
@@ -48,14 +58,20 @@ class DecodeStep:
         seed: int = 0,
         sets_per_kind: int = 2,
         weights: ModelWeights | None = None,
+        ranks: Ranks = ALONE,
+        straggler: Straggler | None = None,
     ) -> None:
         self.config = model_config(config) if isinstance(config, str) else config
         self.shape, self.switches = shape, switches
         self.device = torch.device(device)
+        self.ranks, self.local = ranks, shard_config(self.config, ranks.world_size)
+        if straggler is not None:
+            straggler.check(self.config, ranks)
+        self._late = straggler if straggler is not None and straggler.rank == ranks.rank else None
         self.parts = parts_for(switches)
         if weights is None:
             generator = torch.Generator(self.device).manual_seed(seed)
-            weights = random_weights(self.config, switches, generator, sets_per_kind)
+            weights = shard_weights(random_weights(self.config, switches, generator, sets_per_kind), ranks)
         self.weights = weights
         # A stream of its own: caches must not depend on whether the weights were drawn here or handed in.
         generator = torch.Generator(self.device).manual_seed(seed + 1)
@@ -80,7 +96,7 @@ class DecodeStep:
         with scope("metadata"):
             meta = step_metadata(self.position, self.shape, self.config.index_topk, self.tables, self.rope)
         with scope("embedding"):
-            x = self.weights.embedding[self.tokens][:, None, :].repeat(1, HC, 1)
+            x = self._embed()[:, None, :].repeat(1, HC, 1)
         for layer in range(len(self.config.layers)):
             x = self._layer(layer, x, meta)
         with scope("head/hc_head"):
@@ -91,12 +107,35 @@ class DecodeStep:
             )
         with scope("head/lm_head"):
             y = F.rms_norm(y, (self.config.hidden,), head.norm, eps)
-            logits = (y.to(head.lm_head.dtype) @ head.lm_head.t()).float()
+            logits = y.to(head.lm_head.dtype) @ head.lm_head.t()
+            if not self.ranks.alone:
+                with scope("head/comm/all_gather"):
+                    logits = self.parts.all_gather(logits, self.ranks)
+            logits = logits.float()
         with scope("sampling"):
             self.logits = logits
             self.tokens.copy_(torch.softmax(logits, dim=-1).argmax(-1))
             self.position.add_(1).clamp_(max=self.shape.capacity - 1)
         return self.tokens
+
+    def _embed(self) -> torch.Tensor:
+        """[B, D] bf16; each rank looks up the tokens of its part of the vocabulary, the others' stay 0."""
+        table = self.weights.embedding
+        if self.ranks.alone:
+            return table[self.tokens]
+        entries = table.shape[0]
+        mine = self.tokens - self.ranks.rank * entries
+        x = table[mine.clamp(0, entries - 1)]
+        x.masked_fill_(((mine < 0) | (mine >= entries))[:, None], 0.0)
+        return self._summed(x, "embedding")
+
+    def _summed(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        """The sum over ranks of partial results, in place."""
+        if self.ranks.alone:
+            return x
+        with scope(f"{name}/comm/all_reduce"):
+            out: torch.Tensor = self.parts.all_reduce(x, self.ranks)
+            return out
 
     def _layer(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
         w, name = self.weights.layers[layer], f"layer.{layer}"
@@ -124,7 +163,7 @@ class DecodeStep:
             return F.rms_norm(y, (c.hidden,), norm, c.rms_eps), post, comb
 
     def _attention(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
-        c, w, cache = self.config, self.weights.layers[layer], self.caches[layer]
+        c, w, cache = self.local, self.weights.layers[layer], self.caches[layer]
         kind, name = c.layers[layer], f"layer.{layer}"
         rope, fused = "swa" if kind is LayerKind.SWA else "c4", self.switches.glue == "fused"
         B = x.shape[0]
@@ -172,7 +211,10 @@ class DecodeStep:
             out = self.parts.q_norm_rope(out, inverse, 0.0, norm=False) if fused else rotate_(out, inverse)
             low = self.parts.project(w.wo_a, out.reshape(B, c.o_groups, -1))
             y: torch.Tensor = self.parts.project(w.wo_b, low.reshape(B, -1))
-            return y
+        if self._late is not None and self._late.layer == layer:
+            with scope(f"{name}/attention/{SCOPE}"):
+                self.parts.spend(self._late.microseconds, self.device)
+        return self._summed(y, f"{name}/attention")
 
     def _indexer(
         self,
@@ -241,7 +283,7 @@ class DecodeStep:
             swiglu = self.parts.swiglu if self.switches.glue == "fused" else clamped_swiglu
             shared = swiglu(self.parts.project(w.shared_w13, x), c.swiglu_limit)
             out: torch.Tensor = routed + self.parts.project(w.shared_w2, shared)
-        return out
+        return self._summed(out, name)
 
 
 if __name__ == "__main__":
