@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -79,8 +80,17 @@ class _Keyed:
 
     def durations(self, label: object) -> tuple[np.ndarray, np.ndarray]:
         """Steps and durations of one row's launches, in time order."""
-        mine = self.codes == (self.labels.index(label) if label in self.labels else -1)
-        return self.part.step[mine], self.part.activities[col.DUR_NS].to_numpy()[mine]
+        step, dur, start, at = self._rows
+        mine = slice(start[at[label]], start[at[label] + 1]) if label in at else slice(0)
+        return step[mine], dur[mine]
+
+    @cached_property
+    def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[object, int]]:
+        """Steps and durations sorted by row, where each row's begin, and the row of each label."""
+        order = np.argsort(self.codes, kind="stable")
+        start = np.searchsorted(self.codes[order], np.arange(len(self.labels) + 1))
+        dur = self.part.activities[col.DUR_NS].to_numpy()
+        return self.part.step[order], dur[order], start, {label: i for i, label in enumerate(self.labels)}
 
 
 def whole_changes(parts: Decomposition, base: Captured, other: Captured) -> tuple[Change, Change]:
