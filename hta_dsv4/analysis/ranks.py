@@ -1,0 +1,133 @@
+"""The ranks of a run side by side: sum, busy, idle, wall and buckets of each, how far they spread, who is slowest.
+
+Ranks are never summed. The slowest is the one with most *work*: GPU time without communication, because a rank that
+waits for another spends that time in a collective's kernel, so the fastest rank often has the largest sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hta_dsv4.analysis import shares as sh
+from hta_dsv4.analysis.collective_calls import COMMUNICATION
+from hta_dsv4.analysis.shares import RankShares, Shares, divide_half_even
+from hta_dsv4.trace.model import Trace
+from hta_dsv4.trace.ranks import missing_ranks, world_size
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankTable:
+    """The ranks of a run, side by side.
+
+    Attributes:
+        label: the variant's name.
+        by: what a row of :attr:`table` is.
+        ranks: each rank's shares by these keys.
+        work_ns: rank -> GPU time without communication over its counted steps, ns.
+        world_size: how many ranks the run had, where the traces say it.
+        missing: ranks that no file holds, by the world size.
+        notes: what the reader should know, one sentence each.
+    """
+
+    label: str
+    by: tuple[str, ...]
+    ranks: tuple[RankShares, ...]
+    work_ns: dict[int, int]
+    world_size: int | None
+    missing: tuple[int, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def per_step(self) -> bool:
+        """Whether times are per step: every rank has counted steps."""
+        return all(r.steps for r in self.ranks)
+
+    def _time(self, rank: RankShares, ns: int) -> int:
+        return divide_half_even(ns, rank.steps) if self.per_step else ns
+
+    @property
+    def slowest(self) -> int:
+        """The rank with most work per step; the lowest number among equals."""
+        return min(self.ranks, key=lambda r: (-self._time(r, self.work_ns[r.rank]), r.rank)).rank
+
+    @property
+    def overview(self) -> pd.DataFrame:
+        """One row per rank: ``rank, steps, launches, sum_ns, work_ns, communication_ns, busy_ns, idle_ns, wall_ns``.
+
+        Times are per step where every rank has steps, else of the trace. ``over_median`` is work over the median
+        rank's work, minus 1 (NA where that is 0).
+        """
+        rows = []
+        for r in self.ranks:
+            e, work = r.extent, self.work_ns[r.rank]
+            times = (e.sum_ns, work, e.sum_ns - work, e.busy_ns, e.idle_ns, e.wall_ns)
+            rows.append((r.rank, r.steps, e.launches, *(self._time(r, t) for t in times)))
+        names = [
+            "rank",
+            "steps",
+            "launches",
+            "sum_ns",
+            "work_ns",
+            "communication_ns",
+            "busy_ns",
+            "idle_ns",
+            "wall_ns",
+        ]
+        table = pd.DataFrame(rows, columns=names)
+        median = float(table["work_ns"].median())
+        over = table["work_ns"] / median - 1 if median else pd.Series(np.nan, table.index)
+        return table.assign(over_median=over.astype("Float64"))
+
+    @property
+    def wide(self) -> pd.DataFrame:
+        """Time of each key on each rank, int64 ns (0 where a rank has none), one column per rank."""
+        time = sh.TIME_NS_PER_STEP if self.per_step else sh.TIME_NS
+        each = {r.rank: r.table.set_index(list(self.by))[time] for r in self.ranks}
+        wide = pd.concat(each, axis=1).fillna(0).astype("int64")
+        order = wide.median(axis=1).sort_values(ascending=False, kind="stable").index
+        return wide.loc[order]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """One row per key, most time first: the keys, ``median_ns, min_ns, max_ns, spread_ns`` and ``most_rank``.
+
+        ``spread_ns`` is the largest minus the smallest, ``most_rank`` the (lowest) rank with the largest.
+        """
+        wide = self.wide
+        ranks = np.array(wide.columns)
+        values = wide.to_numpy()
+        out = pd.DataFrame({
+            "median_ns": np.median(values, axis=1), "min_ns": values.min(axis=1), "max_ns": values.max(axis=1),
+            "spread_ns": np.ptp(values, axis=1), "most_rank": ranks[values.argmax(axis=1)],
+        }, index=wide.index)  # fmt: skip
+        return out.reset_index()
+
+
+def rank_table_of(shares: Shares, buckets: Shares, traces: Sequence[Trace]) -> RankTable:
+    """Put the ranks of a run side by side.
+
+    Args:
+        shares: the run's shares by the keys wanted.
+        buckets: its shares by bucket, of the same ranks.
+        traces: as read, for what they say of the world they were in.
+
+    Returns:
+        The table.
+    """
+    work = {}
+    for r in buckets.ranks:
+        t = r.table
+        work[r.rank] = int(t.loc[t["bucket"] != COMMUNICATION, sh.TIME_NS].sum())
+    notes = list(shares.notes)
+    steps = {r.steps for r in shares.ranks}
+    if len(steps) > 1:
+        notes.append(
+            f"ranks have {min(steps)} to {max(steps)} counted steps: their captures do not cover the same time"
+        )
+    return RankTable(
+        shares.label, shares.by, shares.ranks, work, world_size(traces), missing_ranks(traces), tuple(notes)
+    )  # fmt: skip
