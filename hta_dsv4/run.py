@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from hta_dsv4.analysis.change import Change
+from hta_dsv4.analysis.communication import Communication, communication
 from hta_dsv4.analysis.costs.workload import Workload, manifest_entry, workload
 from hta_dsv4.analysis.counted import Counted, counted
 from hta_dsv4.analysis.coverage import Coverage
@@ -27,6 +28,8 @@ from hta_dsv4.analysis.findings import MATERIAL, Findings, find, subject
 from hta_dsv4.analysis.floors import launch_floors
 from hta_dsv4.analysis.info import Info, trace_info
 from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
+from hta_dsv4.analysis.rank_parts import rank_parts
+from hta_dsv4.analysis.ranks import RankTable, rank_table_of
 from hta_dsv4.analysis.roofline import Roofline
 from hta_dsv4.analysis.roofline import roofline as roofline_of
 from hta_dsv4.analysis.scaling import Scaling
@@ -150,6 +153,26 @@ class Run:
             self._origin_notes if "origin" in keys else ()
         )
         return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), notes)
+
+    def ranks_table(self, by: str | Sequence[str] = "bucket") -> RankTable:
+        """The ranks side by side: sum, busy, idle, wall and times by key of each, spread, slowest rank.
+
+        Args:
+            by: ``bucket``, ``role``, ``origin``, ``kernel``, or several of them.
+
+        Raises:
+            HtaDsv4Error: unknown ``by``, or no GPU activity in any trace.
+        """
+        return rank_table_of(self.shares(by), self.shares("bucket"), self.traces)
+
+    def collectives(self) -> Communication:
+        """Collectives aligned across the ranks: transfer, waits, clocks, and late ranks that are to blame.
+
+        Raises:
+            HtaDsv4Error: no GPU activity in any trace.
+        """
+        notes = self.shares("bucket").notes
+        return communication(self.label, rank_parts(self.traces, self.classified, self.steps), notes)
 
     @cached_property
     def counted(self) -> Counted:
