@@ -1,6 +1,7 @@
 """How does the command line end? Every way out of a command -> an exit code, and at most one line on stderr.
 
 0 is done, or our output's reader has left; 2 a mistake, a broken input, or output that cannot be written; 130 Ctrl-C.
+``gate`` alone also ends with 1, a budget is not kept, and 3, the captures cannot tell.
 """
 
 from __future__ import annotations

@@ -9,23 +9,14 @@ All verdicts of one gate hold together. A gate fails if any budget does, else is
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from hta_dsv4.analysis.budgets import (
     KERNEL,
-    MAX_LAUNCHES,
     MAX_SHARE,
-    MAX_US,
-    MORE_LAUNCHES,
-    MORE_PERCENT,
-    MORE_US,
     ORIGIN,
     RELATIVE,
-    ROWS,
     STEP,
     Budget,
     Budgets,
@@ -37,16 +28,15 @@ from hta_dsv4.analysis.excess import (
     EXACT,
     FEW_STEPS,
     NONE,
-    Contrast,
     Excess,
     excesses,
     mean_of_captures,
 )
+from hta_dsv4.analysis.gate_rows import COUNTS, contrast, each_row, mean_of, refuse_no_match
 from hta_dsv4.analysis.step_series import Capture
 from hta_dsv4.errors import HtaDsv4Error
 
 PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
-_COUNTS = (MAX_LAUNCHES, MORE_LAUNCHES)
 ENOUGH_FREE = 4
 """Degrees of freedom of repeated captures from which bounds are tight enough to be of use."""
 _CERTAIN = "the same in every step"
@@ -100,7 +90,7 @@ class Check:
     @property
     def unit(self) -> str:
         """ns, launches or share."""
-        return "share" if self.key == MAX_SHARE else "launches" if self.key in _COUNTS else "ns"
+        return "share" if self.key == MAX_SHARE else "launches" if self.key in COUNTS else "ns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +151,13 @@ def gate(
         )
     named = [b for b in budgets.budgets if b.name]
     for budget in named:
-        _refuse_no_match(budget, [*base, *candidate])
-    expanded = [*named, *(e for b in budgets.budgets if not b.name for e in _each(b, named, base, candidate))]
+        refuse_no_match(budget, [*base, *candidate])
+    expanded = [
+        *named,
+        *(e for b in budgets.budgets if not b.name for e in each_row(b, named, base, candidate)),
+    ]
     asked = [(b, key) for b in expanded for key in b.limits]
-    contrasts = [_contrast(b, key, budgets, base, candidate) for b, key in asked]
+    contrasts = [contrast(b, key, budgets, base, candidate) for b, key in asked]
     have_steps = all(c.steps for c in (*base, *candidate))
     found = excesses(contrasts, budgets.level) if have_steps else [Excess(0.0, None, NONE)] * len(asked)
     judge = _Judge(budgets, base, candidate, comparable)
@@ -188,7 +181,8 @@ class _Judge:
 
     def check(self, budget: Budget, key: str, found: Excess, have_steps: bool) -> Check:
         sides = [
-            _mean(side, budget, key) if side and have_steps else None for side in (self.candidate, self.base)
+            mean_of(side, budget, key) if side and have_steps else None
+            for side in (self.candidate, self.base)
         ]
         value, base = sides[0] or 0.0, sides[1]
         excess, noise = found.excess, found.noise
@@ -245,80 +239,6 @@ class _Judge:
         return None
 
 
-def _contrast(
-    budget: Budget, key: str, budgets: Budgets, base: Sequence[Capture], candidate: Sequence[Capture]
-) -> Contrast:
-    limit = budget.limits[key]
-    counts = key in _COUNTS
-    sides = [tuple(_row(c, budget, counts) for c in side) for side in (candidate, base)]
-    noise = 0.0
-    if not counts and all(c.steps for c in candidate):
-        noise = budgets.noise_percent / 100 * mean_of_captures(sides[0])
-    if key == MAX_SHARE:
-        shares = [
-            tuple(x - limit / 100 * c.times[SUM] for x, c in zip(side, captures, strict=True))
-            for side, captures in zip(sides, (candidate, base), strict=True)
-        ]
-        return Contrast(shares[0], shares[1], known_noise=noise)
-    if key == MORE_PERCENT:
-        return Contrast(sides[0], sides[1], weight=1 + limit / 100, known_noise=noise)
-    constant = limit * 1e3 if key in (MAX_US, MORE_US) else limit
-    return Contrast(sides[0], sides[1], float(key in RELATIVE), constant, noise)
-
-
-def _row(capture: Capture, budget: Budget, counts: bool) -> np.ndarray:
-    found = capture.row(budget, counts)
-    return np.zeros(capture.steps, dtype=np.int64) if found is None else found
-
-
-def _mean(side: Sequence[Capture], budget: Budget, key: str) -> float:
-    value = mean_of_captures([_row(c, budget, key in _COUNTS) for c in side])
-    if key != MAX_SHARE:
-        return value
-    return value / (mean_of_captures([c.times[SUM] for c in side]) or 1.0)
-
-
-def _refuse_no_match(budget: Budget, captures: Sequence[Capture]) -> None:
-    if budget.kind not in ROWS or budget.optional or any(c.row(budget, False) is not None for c in captures):
-        return
-    known = sorted({n for c in captures for n in c.ns[budget.kind]})
-    near = difflib.get_close_matches(budget.name, known, 1, 0.5)
-    shown = ", ".join(known[:20]) + (", ..." if len(known) > 20 else "")
-    hint = (
-        f"did you mean {near[0]}?"
-        if near
-        else f"there are {shown}"
-        if budget.kind != KERNEL
-        else "try a pattern"
-    )
-    raise HtaDsv4Error(
-        f"{budget.place}: {budget.said} matches nothing in any trace; {hint}; or set optional = true"
-    )
-
-
-def _each(
-    budget: Budget, named: Sequence[Budget], base: Sequence[Capture], candidate: Sequence[Capture]
-) -> list[Budget]:
-    """``[each.KIND]`` for every row of that kind that is large enough on a side and not named."""
-    taken = [b for b in named if b.kind == budget.kind]
-    least = budget.least_share_percent / 100
-    size: dict[str, float] = {}
-    for side in (base, candidate):
-        if not side or not all(c.steps for c in side):
-            continue
-        whole = mean_of_captures([c.times[SUM] for c in side]) or 1.0
-        for name in {n for c in side for n in c.ns[budget.kind]}:
-            one = replace(budget, name=name)
-            size[name] = max(
-                size.get(name, 0.0), mean_of_captures([_row(c, one, False) for c in side]) / whole
-            )
-    return [
-        replace(budget, name=name, optional=True)
-        for name in sorted(size, key=lambda n: (-size[n], n))
-        if size[name] >= least and not any(b.matches(name) for b in taken)
-    ]
-
-
 def _rests_on(evidence: str) -> str:
     return {
         CAPTURES: "repeated captures", FEW_STEPS: "few steps, taken as independent", EXACT: _CERTAIN,
@@ -338,8 +258,8 @@ def _notes(
     notes = [n for n in notes if n not in told] + list(comparable.notes)
     if noisy:
         notes.append(
-            f"the bounds of {noisy} noisy check{'s' * (noisy > 1)} hold together at {100 * budgets.level:g} %: with no "
-            f"change, a gate fails in at most {100 * (1 - budgets.level):.3g} % of runs"
+            f"the bounds of {noisy} noisy check{'s' * (noisy > 1)} hold together at {100 * budgets.level:g} %: if "
+            f"noise is as these captures show it, at most {100 * (1 - budgets.level):.3g} % of gates fail with no change"
         )
     if noisy and max(len(base), len(candidate)) < 2:
         notes.append(
