@@ -33,6 +33,8 @@ UNFIT = 0.05
 """A line is given up when repeats would scatter this rarely so far from it by chance."""
 DECISIVE = 10.0
 """One form of noise is believed when the repeats are this many times likelier under it than under the other."""
+CLOSE = 0.03
+"""A line that is no line to precise repeats still describes the means where none is farther from it than this part."""
 _ROUNDING = 1e-12  # of the step time: distances of means from a line that are the arithmetic's
 
 Interval = tuple[float, float]
@@ -144,6 +146,11 @@ class StepLine:
     def fits(self) -> bool | None:
         """Whether a line fits; ``None`` where nothing tests it."""
         return None if self.lack is None else self.lack.p >= UNFIT
+
+    @property
+    def holds(self) -> bool:
+        """Whether its ceiling may be believed: nothing speaks against the line, or it is off by little everywhere."""
+        return self.fits is not False or abs(self.worst) <= CLOSE
 
     def at(self, concurrency: float) -> float:
         """Step time on the line, ns."""

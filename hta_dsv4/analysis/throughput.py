@@ -77,8 +77,8 @@ class Sweep:
 
     Attributes:
         label: the variant.
-        source: what was measured: ``server``, ``workload`` (the bundled step), ``captures`` (their manifests), ``table``
-            (figures published elsewhere).
+        source: what was measured: ``server``, ``workload`` (the bundled step), ``captures`` (by their manifests),
+            ``table`` (figures from elsewhere).
         repeats: in the order they were made.
         made_at: UTC, ISO 8601; empty where unknown.
         about: conditions, by name: model, engine, prompt_tokens, ...
@@ -215,12 +215,13 @@ def _level(concurrency: int, repeats: Sequence[Repeat]) -> Level:
     rates = [r.tokens_per_s for r in counted if r.tokens_per_s is not None]
     steps = [concurrency * 1e9 / rate for rate in rates]
     step = sum(steps) / len(steps) if steps else None
+    mean = rates[0] if len(rates) == 1 else concurrency * 1e9 / step if step else None
     requests = [q for r in counted for q in r.requests]
     tpot = [q.tpot_ns for q in requests if q.tpot_ns is not None] or [s for r in counted for s in r.step_ns]
     ended = [q for r in repeats for q in r.requests]
     return Level(
         concurrency, len(counted), len(repeats),
-        concurrency * 1e9 / step if step else None, min(rates, default=None), max(rates, default=None), step,
+        mean, min(rates, default=None), max(rates, default=None), step,
         spread(tpot), spread([q.ttft_ns for q in requests if q.ttft_ns is not None]),
         len(ended), sum(len(r.failures) for r in repeats), sum(q.tokens for q in ended),
     )  # fmt: skip
@@ -242,3 +243,58 @@ def _notes(sweep: Sweep, levels: Sequence[Level]) -> list[str]:
     if sweep.source in ("server", "workload") and all(v.tried == 1 for v in levels):
         out.append("one repeat each: how much a repeat would differ is unknown, and nothing tests the line")
     return out
+
+
+class SweepStoppedError(Exception):
+    """A measurement came to a stop before its end; what was whole until then is kept.
+
+    Attributes:
+        sweep: what was measured.
+        cause: an interrupt, or the error that the command ends with.
+    """
+
+    def __init__(self, sweep: Sweep, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.sweep, self.cause = sweep, cause
+
+
+def rounds(concurrency: Sequence[int], repeats: int) -> list[tuple[int, int]]:
+    """In which order to measure: every round goes over all values of C, one up, the next down.
+
+    A server or GPU that drifts then shows as scatter of the repeats, not as a slope over C.
+
+    Args:
+        concurrency: the values, increasing.
+        repeats: how many rounds.
+
+    Returns:
+        (repeat from 1, C) in order.
+    """
+    up = list(concurrency)
+    return [(r, c) for r in range(1, repeats + 1) for c in (up if r % 2 else up[::-1])]
+
+
+def levels_of(text: str) -> tuple[int, ...]:
+    """Values of C as a user writes them: ``1,4,16,64``.
+
+    Args:
+        text: whole numbers with commas; order and doubles do not matter.
+
+    Returns:
+        Increasing, each once.
+
+    Raises:
+        HtaDsv4Error: a word that is no whole number of at least 1, or none.
+    """
+    found = set()
+    for word in text.split(","):
+        try:
+            value = int(word)
+        except ValueError:
+            value = 0
+        if value < 1:
+            raise HtaDsv4Error(
+                f"--concurrency {text}: {word.strip()!r} is no whole number of at least 1; write 1,4,16"
+            )
+        found.add(value)
+    return tuple(sorted(found))

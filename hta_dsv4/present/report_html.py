@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
@@ -59,18 +60,43 @@ def report_html(report: Report) -> str:
         HTML with Plotly's script, styles and data inside; it requests nothing, and its content security policy forbids
         it to. The same report gives the same text.
     """
+    below = f"GPU time per decode step, exact to the nanosecond; hta-dsv4 {own_version()}"
+    if report.captures:
+        below += f", captures {report_hash(report.captures)[:12]}"
+    return page_html(report.title, below, report.sections, report.summary, report.caveats)
+
+
+def page_html(
+    title: str,
+    below: str,
+    sections: Sequence[Section],
+    summary: Sequence[str] = (),
+    caveats: Sequence[str] = (),
+) -> str:
+    """Sections as one self-contained HTML document.
+
+    Args:
+        title: its first line.
+        below: small print under the title.
+        sections: its parts, in reading order.
+        summary: what to know first, one sentence each.
+        caveats: what makes its figures weaker than they look.
+
+    Returns:
+        HTML as :func:`report_html` describes it.
+    """
     drawn: list[dict[str, Any]] = []
-    parts = [_part(s, drawn) for s in report.sections]
+    parts = [_part(s, drawn) for s in sections]
     templates = {name: _plain(th.template(name)) for name in th.THEMES}
     env = environment()
     css, script = (_source(f"report.{kind}") for kind in ("css", "js"))
     return env.get_template("report.html.j2").render(
-        title=printable(report.title),
+        title=printable(title),
+        below=printable(below),
         version=own_version(),
-        digest=report_hash(report.captures)[:12] if report.captures else "",
-        summary=[printable(s) for s in report.summary],
+        summary=[printable(s) for s in summary],
         sections=parts,
-        caveats=[printable(s) for s in report.caveats],
+        caveats=[printable(s) for s in caveats],
         css=Markup(css),
         script=Markup(script),
         plotly=Markup(plotly.offline.get_plotlyjs().replace("</script", "<\\/script")),
