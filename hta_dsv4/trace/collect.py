@@ -12,16 +12,20 @@ import numpy.typing as npt
 from hta_dsv4.trace.columns import Codes, Columns, whole_numbers
 from hta_dsv4.trace.schema import (
     CATEGORY_NOW,
+    CPU,
     FLOWS,
+    GPU,
     GPU_KINDS,
     KIND_CODE,
     NO_RAW,
     OTHER_CATEGORIES,
     PYTHON,
+    SKIPPED,
     EventDecoder,
 )
 from hta_dsv4.trace.times import to_ns
 
+_PYTHON = frozenset({PYTHON, "PythonFunction"})
 # Start times up to 73 years from 0 (Unix time needs 59) and durations up to 417 days, so that no end, no span and
 # no percentage of a sum can pass the end of int64. What is longer is corrupt.
 FARTHEST_NS, LONGEST_NS = 1 << 61, 1 << 55
@@ -57,26 +61,31 @@ class Collector:
         """Take one batch of events, in file order."""
         base = self.count
         self.count += len(events)
-        kinds = GPU_KINDS
-        at = [i for i, e in enumerate(events) if e.cat in kinds]
-        gpu = [events[i] for i in at]
-        if not {"X"}.issuperset([e.ph for e in gpu]):
-            at = [i for i in at if events[i].ph == "X"]
-            gpu = [events[i] for i in at]
-        gpu_at = np.array(at, np.int64) + base
-        cpu: list[Any] = []
-        if self.cpu_wanted:
-            skip = kinds.keys() | FLOWS | (set() if self.python_frames else {PYTHON, "PythonFunction"})
-            at = [i for i, e in enumerate(events) if e.ph == "X" and e.cat not in skip]
-            cpu = [events[i] for i in at]
-        cpu_at = np.array(at, np.int64) + base
-        for e in events:
-            if e.ph != "X" and (e.ph is None or e.ph == "B" or e.cat in kinds):
-                self._unread(e)
-        if gpu:
-            self._add_gpu(gpu, gpu_at)
-        if cpu:
-            self._add_cpu(cpu, cpu_at)
+        sides = self.decoder.sides
+        try:
+            side = np.fromiter(map(sides.__getitem__, map(type, events)), np.int8, len(events))
+        except KeyError:  # events of any category in one type of struct
+            side = np.fromiter(map(self._side, events), np.int8, len(events))
+        wanted = np.flatnonzero(side).tolist()
+        if [events[i].ph for i in wanted].count("X") != len(wanted):
+            for i in wanted:
+                if events[i].ph != "X":
+                    self._unread(events[i])
+                    side[i] = SKIPPED
+        for which, add in ((GPU, self._add_gpu), (CPU, self._add_cpu)):
+            at = np.flatnonzero(side == which)
+            if len(at):
+                add([events[i] for i in at.tolist()], at + base)
+
+    def _side(self, e: Any) -> int:
+        """Whether an event is of the GPU, of the CPU, or of no interest."""
+        if e.cat in GPU_KINDS:
+            return GPU
+        if e.ph is None or e.ph == "B":
+            return CPU  # where it is complained of
+        if e.cat in FLOWS or not self.cpu_wanted or e.ph != "X":
+            return SKIPPED
+        return CPU if self.python_frames or e.cat not in _PYTHON else SKIPPED
 
     def note(self, what: str, example: str = "", count: int = 1) -> None:
         """Count something odd; the first example is shown with the count."""
@@ -105,7 +114,7 @@ class Collector:
             self.note("events written as begin/end (B/E) pairs are not read", name)
         elif e.ph is None:
             self.note('entries without a phase ("ph"), ignored', name)
-        elif e.ph != "E":
+        elif e.ph != "E" and e.cat in GPU_KINDS:
             self.note("GPU activities that are no complete (X) events are not counted", name)
 
     def _add_common(self, table: Columns, events: list[Any], at: npt.NDArray[np.int64]) -> list[Any]:

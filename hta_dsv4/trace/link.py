@@ -199,13 +199,16 @@ def _threads(events: pd.DataFrame) -> Ints:
 
 def _enclosing(events: pd.DataFrame, threads: Ints, which: Mask, asked: Ints) -> Ints:
     """Row of the innermost event of ``which`` around each asked row on its thread; -1 where there is none."""
-    return _enclosing_chain(events, threads, which, asked)[0]
+    return _enclosing_chain(events, threads, which, asked, chain=False)[0]
 
 
 def _enclosing_chain(
-    events: pd.DataFrame, threads: Ints, which: Mask, asked: Ints
+    events: pd.DataFrame, threads: Ints, which: Mask, asked: Ints, chain: bool = True
 ) -> tuple[Ints, dict[int, int]]:
-    """The innermost enclosing row for each asked row, and each enclosing row's own parent row (-1: none)."""
+    """The innermost enclosing row for each asked row, and each enclosing row's own parent row (-1: none).
+
+    Without ``chain`` the second is empty: that of every op takes long, and nobody asks for it.
+    """
     out = np.full(len(asked), -1, np.int64)
     rows = np.flatnonzero(which)
     if not len(rows) or not len(asked):
@@ -234,13 +237,15 @@ def _enclosing_chain(
         pos[climb] = parent[pos[climb]]
     hit = pos >= 0
     out[hit] = rows[pos[hit]]
-    chain = {}
+    parents: dict[int, int] = {}
+    if not chain:
+        return out, parents
     for p in np.unique(pos[hit]).tolist():
-        while p >= 0 and int(rows[p]) not in chain:
+        while p >= 0 and int(rows[p]) not in parents:
             up = int(parent[p])
-            chain[int(rows[p])] = int(rows[up]) if up >= 0 else -1
+            parents[int(rows[p])] = int(rows[up]) if up >= 0 else -1
             p = up
-    return out, chain
+    return out, parents
 
 
 def _parents(thread: Ints, end: Ints) -> Ints:

@@ -120,12 +120,7 @@ class GpuEvent(GpuFields, gc=False):
     cat: str | None = None
 
 
-def _by_category(fields: type[msgspec.Struct], read: set[str], skip: set[str]) -> Any:
-    """A union of one struct per category: ``fields`` for those read, nothing at all for those skipped."""
-    kinds = [_tagged(c, (fields,), {"cat": c}) for c in sorted(read)]
-    # A skipped event has no phase, so that nothing takes it for a complete one.
-    kinds += [_tagged(c, (), {"cat": c, "ph": ""}) for c in sorted(skip - read)]
-    return Union[tuple(kinds)]  # noqa: UP007  # built at run time
+SKIPPED, GPU, CPU = 0, 1, 2  # what becomes of an event of a category
 
 
 def _tagged(category: str, bases: tuple[type, ...], constants: dict[str, Any]) -> type:
@@ -136,14 +131,22 @@ def _tagged(category: str, bases: tuple[type, ...], constants: dict[str, Any]) -
 
 
 @cache  # thirty structs take longer to make than a small trace takes to read
-def _decoder_by_category(cpu: bool, python_frames: bool) -> msgspec.json.Decoder[list[Any]]:
+def _decoder_by_category(
+    cpu: bool, python_frames: bool
+) -> tuple[msgspec.json.Decoder[list[Any]], dict[type, int]]:
+    """A decoder with one struct per category: all fields for those read, nothing at all for those skipped."""
     read = set(GPU_KINDS)
     if cpu:
         read |= OTHER_CATEGORIES - FLOWS - {"", PYTHON}
     if cpu and python_frames:
         read.add(PYTHON)
-    union: Any = _by_category(Fields if cpu else GpuFields, read, set(OTHER_CATEGORIES) - {""})
-    return msgspec.json.Decoder(list.__class_getitem__(union), float_hook=str)
+    fields = Fields if cpu else GpuFields
+    sides = {_tagged(c, (fields,), {"cat": c}): GPU if c in GPU_KINDS else CPU for c in sorted(read)}
+    # A skipped event has no phase, so that nothing takes it for a complete one.
+    skipped = sorted(OTHER_CATEGORIES - {""} - read)
+    sides |= dict.fromkeys((_tagged(c, (), {"cat": c, "ph": ""}) for c in skipped), SKIPPED)
+    union: Any = Union[tuple(sides)]  # noqa: UP007  # built at run time
+    return msgspec.json.Decoder(list.__class_getitem__(union), float_hook=str), sides
 
 
 class EventDecoder:
@@ -153,6 +156,10 @@ class EventDecoder:
         cpu: decode what the event table needs too.
         python_frames: decode Python frames too.
         note: called with (what, example) for each value that is not what it should be.
+
+    Attributes:
+        sides: type of event -> :data:`GPU`, :data:`CPU` or :data:`SKIPPED`, for the types that tell.
+        no_args: what stands for the ``args`` of an event without.
     """
 
     def __init__(self, cpu: bool, python_frames: bool, note: Callable[[str, str], None]) -> None:
@@ -160,7 +167,7 @@ class EventDecoder:
         self._kind, self._args = kind, Args if cpu else GpuArgs
         self.no_args: Any = self._args()
         self._note = note
-        self._fast = _decoder_by_category(cpu, python_frames)
+        self._fast, self.sides = _decoder_by_category(cpu, python_frames)
         self._many: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[kind], float_hook=str)
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, float_hook=str)
 

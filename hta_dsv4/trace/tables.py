@@ -79,8 +79,8 @@ class Builder:
         if not table.rows:
             return col.empty(col.GPU_COLUMNS)
         order, data = self._common(table)
-        pid, _ = table.join("pid")
-        device, absent = table.join("device")
+        pid, _ = table.take("pid")
+        device, absent = table.take("device")
         if absent.any():
             # Kineto's GPU rows carry the device as their pid as well.
             by_pid = [device_of_pid(str(p)) for p in self.c.pids]
@@ -88,21 +88,21 @@ class Builder:
             known = np.array([d is not None for d in by_pid], np.bool_)[pid]
             device, absent = np.where(absent, number, device), absent & ~known
         kind = pd.CategoricalDtype(list(col.KINDS))
-        data[col.KIND] = pd.Categorical.from_codes(table.join("kind")[0][order], dtype=kind)
+        data[col.KIND] = pd.Categorical.from_codes(table.take("kind")[0][order], dtype=kind)
         data[col.DEVICE] = self._int32(device, absent, order, "device")
-        correlation, none = table.join("correlation")
+        correlation, none = table.take("correlation")
         data[col.CORRELATION] = integer(correlation[order], (none | (correlation == 0))[order], "Int64")
         for name in (col.STREAM, col.GRAPH_NODE, col.SHARED_MEM, col.BYTES, col.EXTERNAL_ID):
-            values, mask = table.join(name)
+            values, mask = table.take(name)
             if name == col.EXTERNAL_ID:
                 mask = mask | (values == 0)  # Kineto numbers ops from 1
             data[name] = integer(values[order], mask[order], "Int64")
-        said = table.join("collective")[0][order]
+        said = table.take("collective")[0][order]
         data[col.COLLECTIVE] = categorical(said, list(self.c.collectives), _collective_text)
-        data[col.REGISTERS] = self._int32(*table.join(col.REGISTERS), order, col.REGISTERS)
+        data[col.REGISTERS] = self._int32(*table.take(col.REGISTERS), order, col.REGISTERS)
         values, absent = self._dims()
         for what in ("grid", "block"):
-            codes = table.join(what)[0]
+            codes = table.take(what)[0]
             for i, axis in enumerate("xyz"):
                 name = f"{what}_{axis}"
                 data[name] = self._int32(values[codes, i], absent[codes, i], order, name)
@@ -114,32 +114,34 @@ class Builder:
         if not table.rows:
             return col.empty(col.EVENT_COLUMNS)
         order, data = self._common(table)
-        data[col.CATEGORY] = categorical(table.join("category")[0][order], list(c.categories))
-        data[col.PID] = categorical(table.join("pid")[0][order], list(c.pids), _id_text)
-        data[col.TID] = categorical(table.join("tid")[0][order], list(c.tids), _id_text)
-        data[col.DEVICE] = self._int32(*table.join("device"), order, "device")
-        stream, mask = table.join("stream")
+        data[col.CATEGORY] = categorical(table.take("category")[0][order], list(c.categories))
+        data[col.PID] = categorical(table.take("pid")[0][order], list(c.pids), _id_text)
+        data[col.TID] = categorical(table.take("tid")[0][order], list(c.tids), _id_text)
+        data[col.DEVICE] = self._int32(*table.take("device"), order, "device")
+        stream, mask = table.take("stream")
         data[col.STREAM] = integer(stream[order], mask[order], "Int64")
         for name in (col.CORRELATION, col.EXTERNAL_ID):
-            values, mask = table.join(name)
+            values, mask = table.take(name)
             data[name] = integer(values[order], (mask | (values == 0))[order], "Int64")
-        data[col.SHAPES] = categorical(table.join("shapes")[0][order], list(c.shapes), json_text)
-        data[col.DTYPES] = categorical(table.join("dtypes")[0][order], list(c.dtypes), json_text)
+        data[col.SHAPES] = categorical(table.take("shapes")[0][order], list(c.shapes), json_text)
+        data[col.DTYPES] = categorical(table.take("dtypes")[0][order], list(c.dtypes), json_text)
         return pd.DataFrame({k: data[k] for k in col.EVENT_COLUMNS}, copy=False)
 
-    def _common(self, table: Columns) -> tuple[npt.NDArray[np.intp], dict[str, Any]]:
-        start = table.join("start")[0]
+    def _common(self, table: Columns) -> tuple[Any, dict[str, Any]]:
+        start = table.take("start")[0]
         # Rows were added in file order, so a stable sort by start orders ties by their place in the file.
-        order = np.argsort(start, kind="stable")
+        order: Any = np.argsort(start, kind="stable")
+        if len(start) < 2 or (order[1:] > order[:-1]).all():
+            order = slice(None)  # in order already: nothing to copy
         data: dict[str, Any] = {
             col.START_NS: start[order],
-            col.DUR_NS: table.join("dur")[0][order],
-            col.NAME: categorical(table.join("name")[0][order], list(self.c.names)),
-            col.EVENT_INDEX: table.join("index")[0][order],
+            col.DUR_NS: table.take("dur")[0][order],
+            col.NAME: categorical(table.take("name")[0][order], list(self.c.names)),
+            col.EVENT_INDEX: table.take("index")[0][order],
         }
         if self.rank_of_pid:
             by_code = np.array([self.rank_of_pid.get(str(p), self.rank) for p in self.c.pids], np.int32)
-            data[col.RANK] = by_code[table.join("pid")[0][order]]
+            data[col.RANK] = by_code[table.columns["pid"].join()[0][order]]
         else:
             data[col.RANK] = np.full(table.rows, self.rank, np.int32)
         return order, data
@@ -161,7 +163,7 @@ class Builder:
         values, mask = whole_numbers(triples, lambda shown: self.c.note(what, shown))
         return values.reshape(-1, 3), mask.reshape(-1, 3)
 
-    def _int32(self, values: Ints, mask: Mask, order: npt.NDArray[np.intp], name: str) -> ExtensionArray:
+    def _int32(self, values: Ints, mask: Mask, order: Any, name: str) -> ExtensionArray:
         wide = ~mask & (np.abs(values) > np.iinfo(np.int32).max)
         if wide.any():
             self.c.note(f"values of {name} beyond 32 bits, read as missing", count=int(wide.sum()))
