@@ -160,7 +160,7 @@ class RunningLoad:
             now = self.tokens()
             if self.failures:
                 raise ServerError(f"a request failed: {self.failures[0]}")
-            if now.keys() != since.keys():
+            if len(now) < self.load.concurrency or now.keys() != since.keys():
                 return False
             had = min(now[i] - since[i] for i in since)
             if had >= steps:
@@ -236,7 +236,7 @@ class RunningLoad:
             async for data in response.aiter_bytes():
                 now = time.monotonic_ns()
                 for chunk, raw in stream.feed(data):
-                    if chunk.error is not None and bytes(chunk.error) != b"null":
+                    if bytes(chunk.error) not in (b"", b"null"):
                         raise ServerError(f"{at}: failed midway: {message_of(raw)}")
                     tokens = chunk.usage.completion_tokens if chunk.usage else None
                     if chunk.choices:

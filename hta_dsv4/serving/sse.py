@@ -30,12 +30,12 @@ class Chunk(msgspec.Struct, frozen=True):
     Attributes:
         choices: empty in the last chunk, which carries the usage alone.
         usage: tokens so far, where the server says them.
-        error: what the server says went wrong midway.
+        error: what the server says went wrong midway, as sent; empty where nothing did.
     """
 
     choices: list[Choice] = []  # msgspec copies it
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = msgspec.Raw()
 
 
 class Stream:

@@ -62,7 +62,9 @@ class Session:
     prefix: str
     folder: Path
     steps_left: int | None
-    steps: list[tuple[int, int, float, float]] = field(default_factory=list)  # context, generation, start, end
+    steps: list[tuple[int, int, float, float]] = field(
+        default_factory=list
+    )  # context, generation, start, end
 
 
 class Engine:
@@ -106,8 +108,7 @@ class Engine:
             writer.join()
 
     def _loop(self) -> None:
-        while not self.stopping.is_set():
-            time.sleep(self.behaviour.step_s)
+        while not self.stopping.wait(self.behaviour.step_s):
             with self.lock:
                 self.running = [r for r in self.running if not r.gone and r.had < r.output_tokens]
                 new = self.waiting[: self.behaviour.max_running - len(self.running)]
@@ -142,7 +143,10 @@ class Engine:
             return
         b = self.behaviour
         for rank in range(b.world_size - (1 if "a rank without file" in b.faults else 0)):
-            self._write(self.folder_of(session) / self._name(session, rank), self._trace(session, rank).text().encode())
+            self._write(
+                self.folder_of(session) / self._name(session, rank),
+                self._trace(session, rank).text().encode(),
+            )
         if b.engine == "vllm" and b.frontend:
             name = f"{session.prefix}_host_7.async_llm.{time.time_ns()}.pt.trace.json.gz"
             front = KinetoTrace(rank=None)

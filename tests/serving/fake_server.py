@@ -77,7 +77,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _error(self, status: int, message: str, kind: str = "BadRequestError") -> None:
-        self._answer(status, dump({"error": {"message": message, "type": kind, "param": None, "code": status}}))
+        self._answer(
+            status, dump({"error": {"message": message, "type": kind, "param": None, "code": status}})
+        )
 
     def _route(self, method: str) -> None:
         s, b = self.server, self.server.behaviour
