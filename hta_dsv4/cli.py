@@ -40,6 +40,7 @@ from hta_dsv4.cli_options import (
     rule_set,
     write,
 )  # fmt: skip
+from hta_dsv4.cli_ranks import ranks
 from hta_dsv4.cli_report import annotate, report
 from hta_dsv4.cli_speed import roofline, whatif
 from hta_dsv4.cli_sweep import sweep
@@ -282,6 +283,7 @@ app.command()(idle)
 app.command()(roofline)
 app.command()(whatif)
 app.command()(findings)
+app.command()(ranks)
 app.command()(gate)
 app.command()(report)
 app.command()(annotate)

@@ -135,9 +135,7 @@ class RankSim:
         path.write_text(json.dumps(body))
         return path
 
-    def _work(
-        self, rank: int, step: int, layer: int, half: str, random: Random
-    ) -> list[tuple[str, float]]:
+    def _work(self, rank: int, step: int, layer: int, half: str, random: Random) -> list[tuple[str, float]]:
         work = [
             (name, us + random.uniform(0, self.noise_us))
             for name, us in WORK.get(half, (("void embedding_kernel()", 3.0),))

@@ -58,8 +58,8 @@ class RankTable:
     def overview(self) -> pd.DataFrame:
         """One row per rank: ``rank, steps, launches, sum_ns, work_ns, communication_ns, busy_ns, idle_ns, wall_ns``.
 
-        Times are per step where every rank has steps, else of the trace. ``over_median`` is work over the median
-        rank's work, minus 1 (NA where that is 0).
+        Times are per step where every rank has steps, else of the trace. ``over_median`` is work over that of the
+        median rank (the lower one of two), minus 1 (NA where that is 0).
         """
         rows = []
         for r in self.ranks:
@@ -78,7 +78,7 @@ class RankTable:
             "wall_ns",
         ]
         table = pd.DataFrame(rows, columns=names)
-        median = float(table["work_ns"].median())
+        median = sorted(table["work_ns"].tolist())[(len(table) - 1) // 2]
         over = table["work_ns"] / median - 1 if median else pd.Series(np.nan, table.index)
         return table.assign(over_median=over.astype("Float64"))
 

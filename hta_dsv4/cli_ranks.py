@@ -1,0 +1,74 @@
+"""``hta-dsv4 ranks``: the ranks of a run side by side, and what their collectives waited for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hta_dsv4.cli_options import (
+    AsCsv,
+    AsJson,
+    AsMd,
+    AsParquet,
+    By,
+    Companions,
+    Frames,
+    Full,
+    Inputs,
+    RulesFile,
+    Salvage,
+    form,
+    load_runs,
+    write,
+)
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.present import machine, ranks_data
+from hta_dsv4.present.ranks_grid import ranks_grids
+
+
+def ranks(
+    traces: Inputs,
+    by: By = "bucket",
+    top: Annotated[
+        int,
+        typer.Option(
+            "--top", help="Rows of each table, the rest as one line; 0 for all. Text and --md only.", min=0
+        ),
+    ] = 12,
+    rows: Annotated[
+        str,
+        typer.Option(
+            "--rows", help=f"The table that --csv and --parquet write: {', '.join(ranks_data.ROWS)}."
+        ),
+    ] = ranks_data.RANKS,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_md: AsMd = False,
+    parquet: AsParquet = None,
+    full: Full = False,
+    rules: RulesFile = None,
+    salvage: Salvage = False,
+    companion: Companions = None,
+    frames: Frames = False,
+) -> None:
+    """The ranks of a folder side by side; their collectives as transfer and wait; which rank is late, where and why.
+
+    Collectives are aligned across ranks and the ranks' clocks fitted to them. A late rank is blamed only where it is
+    late again and again at one place for a reason of its own; docs/ranks.md states the rule.
+
+    Example: hta-dsv4 ranks traces/tp2/split_k
+    """
+    chosen = form(as_json, as_csv, as_md, parquet)
+    if rows not in ranks_data.ROWS:
+        raise HtaDsv4Error(f"--rows {rows}: no such table; choose from {', '.join(ranks_data.ROWS)}")
+    found = [
+        (r.ranks_table(by), r.collectives()) for r in load_runs(traces, rules, salvage, companion, frames)
+    ]
+    write(
+        chosen,
+        lambda: machine.dumps("ranks", ranks_data.ranks_body(found)),
+        lambda: ranks_data.ranks_rows(found, rows),
+        lambda: [g for one in found for g in ranks_grids(one, top)],
+        full,
+    )

@@ -1,0 +1,122 @@
+"""What ``ranks`` says, for other programs: JSON (described in docs/ranks.md) and rows for CSV and Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from hta_dsv4.analysis.communication import Communication, causes_table, layer_table, place_name, rank_table
+from hta_dsv4.analysis.ranks import RankTable
+from hta_dsv4.analysis.stragglers import Straggler
+from hta_dsv4.analysis.waits import GroupWaits
+from hta_dsv4.present.fill_grid import plain
+from hta_dsv4.present.machine import Table
+from hta_dsv4.present.ranks_grid import Found
+
+RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE = (
+    "ranks",
+    "collectives",
+    "layers",
+    "causes",
+    "clocks",
+    "late",
+)
+ROWS = (RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE)
+"""Tables that ``--csv`` and ``--parquet`` can write."""
+
+
+def ranks_body(found: Sequence[Found]) -> dict[str, Any]:
+    """``ranks --json``: one entry a variant."""
+    return {"variants": [_variant(one) for one in found]}
+
+
+def _variant(one: Found) -> dict[str, Any]:
+    table, said = one
+    return {
+        "label": table.label, "by": list(table.by), "world_size": table.world_size, "missing": list(table.missing),
+        "per_step": table.per_step, "slowest": table.slowest, "ranks": _records(table.overview),
+        "rows": [
+            {**row, "each_ns": {str(r): int(v) for r, v in zip(table.wide.columns, values, strict=True)}}
+            for row, values in zip(_records(table.table), table.wide.to_numpy(), strict=True)
+        ],
+        "groups": [_group(g) for g in said.groups],
+        "unaligned": [{"group": u.group, "ranks": list(u.ranks), "reason": u.reason} for u in said.failed],
+        "notes": list(dict.fromkeys([*table.notes, *said.notes])),
+    }  # fmt: skip
+
+
+def _group(g: GroupWaits) -> dict[str, Any]:
+    a = g.aligned
+    return {
+        "group": a.group, "ranks": list(a.ranks), "absent": list(a.absent), "matched_by": a.how, "steps": g.steps,
+        "collectives": int(g.counted.sum()), "collectives_per_step": a.places or None,
+        "transfer_ns": int(g.transfer[g.counted].sum()), "noise_ns": g.noise_ns, "layers_by": g.layers.how,
+        "ranks_waits": _records(rank_table(g)), "clocks": [asdict(c) for c in g.clocks],
+        "late": [_late(g, s) for s in g.stragglers], "causes": _records(causes_table(g)),
+        "layers": _records(layer_table(g)),
+    }  # fmt: skip
+
+
+def _late(g: GroupWaits, s: Straggler) -> dict[str, Any]:
+    at = int((g.aligned.place == s.place).argmax())
+    return {
+        **asdict(s), "where": place_name(g, s.place), "layer": g.layers.layer[at], "half": g.layers.half[at],
+        "extras": [asdict(x) for x in s.extras],
+    }  # fmt: skip
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(c): plain(row[c]) for c in table.columns} for row in table.to_dict("records")]
+
+
+def ranks_rows(found: Sequence[Found], of: str = RANKS) -> Table:
+    """Columns and rows of ``ranks --csv``.
+
+    Args:
+        found: one per variant.
+        of: which table: one of :data:`ROWS`.
+    """
+    rows: list[dict[str, Any]] = []
+    columns: list[str] = ["variant"]
+    for table, said in found:
+        one = _table(table, said, of)
+        columns += [str(c) for c in one.columns if str(c) not in columns]
+        rows += [{"variant": table.label, **r} for r in _records(one)]
+    return columns, [{c: r.get(c) for c in columns} for r in rows]
+
+
+def _table(table: RankTable, said: Communication, of: str) -> pd.DataFrame:
+    if of == RANKS:
+        return _ranks_long(table.overview, said.by_rank, table.per_step)
+    if of == CLOCKS:
+        return pd.DataFrame([{"group": name, **asdict(c)} for name, c in said.clocks])
+    if of == LATE:
+        return pd.DataFrame([_flat(g, s) for g, s in said.stragglers])
+    return {COLLECTIVES: said.table, LAYERS: said.by_layer, CAUSES: said.causes}[of]
+
+
+def _ranks_long(overview: pd.DataFrame, waits: pd.DataFrame, per_step: bool) -> pd.DataFrame:
+    """The overview with each rank's transfer and wait, in the overview's unit."""
+    if not len(waits):
+        return overview.assign(transfer_ns=None, wait_ns=None)
+    own = (
+        waits.groupby("rank")[["transfer_ns", "wait_ns"]]
+        .sum()
+        .reindex(overview["rank"])
+        .reset_index(drop=True)
+    )
+    divide = overview["steps"].clip(lower=1) if per_step else 1
+    return overview.assign(**{c: (own[c] / divide).round().astype("Int64") for c in own.columns})
+
+
+def _flat(g: GroupWaits, s: Straggler) -> dict[str, Any]:
+    first = s.extras[0] if s.extras else None
+    row = {"group": g.aligned.group, **_late(g, s)}
+    row.pop("extras")
+    return {
+        **row, "bucket": first.bucket if first else None, "origin": first.origin if first else None,
+        "kernel": first.kernel if first else None,
+    }  # fmt: skip

@@ -1,0 +1,232 @@
+"""Ranks side by side, and their collectives, as text; the JSON and the rows are in :mod:`.ranks_data`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from hta_dsv4.analysis.collective_layers import spell
+from hta_dsv4.analysis.communication import Communication, named, place_name
+from hta_dsv4.analysis.ranks import RankTable
+from hta_dsv4.analysis.stragglers import HOST, Straggler
+from hta_dsv4.analysis.waits import GroupWaits
+from hta_dsv4.present.grid import ABSENT, Grid, per_step, steps_said, us
+
+_SIDE_BY_SIDE = 8  # ranks with a column of their own; more are told by median and spread
+_DIFFERENT = 0.01  # of work, from which a rank is called slower
+
+Found = tuple[RankTable, Communication]
+"""Both halves of what ``ranks`` says about one variant."""
+
+
+def ranks_grids(found: Found, top: int = 0) -> list[Grid]:
+    """Everything ``ranks`` says about one variant.
+
+    Args:
+        found: its ranks and their collectives.
+        top: rows of each table; 0 for all.
+    """
+    table, said = found
+    grids = [overview_grid(table, said), spread_grid(table, top)]
+    if len(table.ranks) > 1:
+        grids.append(blame_grid(said))
+        grids += [g for g in (causes_grid(said, top), layers_grid(said, top), clocks_grid(said)) if g.rows]
+    return grids
+
+
+def overview_grid(table: RankTable, said: Communication) -> Grid:
+    """One row per rank: sum, work, transfer, wait, busy, idle, wall."""
+    unit = "us/step" if table.per_step else "us"
+    waits = said.by_rank
+    rows = []
+    for _, row in table.overview.iterrows():
+        mine = waits[waits["rank"] == row["rank"]] if len(waits) else waits
+        steps = int(row["steps"])
+        parts = [_sum(mine, c, steps) for c in ("transfer_ns", "wait_ns")]
+        over = row["over_median"]
+        rows.append((
+            str(int(row["rank"])), f"{steps:,}", us(int(row["sum_ns"])), us(int(row["work_ns"])),
+            ABSENT if pd.isna(over) else f"{100 * over:+.1f}", us(int(row["communication_ns"])), *parts,
+            us(int(row["busy_ns"])), us(int(row["idle_ns"])), us(int(row["wall_ns"])),
+        ))  # fmt: skip
+    headers = (
+        "rank", "steps", f"sum {unit}", "work", "% over median", "communication", "transfer", "wait", "busy", "idle",
+        "wall",
+    )  # fmt: skip
+    size = table.world_size
+    of = f" of {size}" if size and size != len(table.ranks) else ""
+    title = (
+        f"{table.label}: {len(table.ranks)}{of} ranks, never summed"
+        if len(table.ranks) > 1
+        else (f"{table.label}: 1{of} rank")
+    )
+    return Grid(title, headers, tuple(rows), notes=table.notes, lead=tuple(_slowest_said(table)))
+
+
+def _sum(rows: pd.DataFrame, column: str, steps: int) -> str:
+    return us(per_step(int(rows[column].sum()), steps)) if len(rows) else ABSENT
+
+
+def _slowest_said(table: RankTable) -> list[str]:
+    if len(table.ranks) < 2:
+        return []
+    view = table.overview.set_index("rank")
+    slow = table.slowest
+    over = float(view["over_median"].to_numpy(dtype=float, na_value=np.nan)[list(view.index).index(slow)])
+    if not over >= _DIFFERENT:  # nor where it is unknown
+        return [
+            f"no rank has over {100 * _DIFFERENT:.0f} % more work (sum without communication) than the median rank"
+        ]
+    return [f"rank {slow} has most work (sum without communication), {100 * over:.1f} % over the median rank"]
+
+
+def spread_grid(table: RankTable, top: int = 0) -> Grid:
+    """Time of each key on each rank, the spread, and who has most."""
+    wide, rows = table.wide, []
+    each = len(table.ranks) <= _SIDE_BY_SIDE
+    found = table.table
+    shown = len(found) if top <= 0 else min(top, len(found))
+    for i in range(shown):
+        row = found.iloc[i]
+        cells = [us(int(v)) for v in wide.iloc[i]] if each else [us(int(row["min_ns"]))]
+        most = str(int(row["most_rank"])) if row["spread_ns"] else ABSENT
+        median = us(float(row["median_ns"]))
+        largest = [] if each else [us(int(row["max_ns"]))]
+        rows.append(
+            (*(str(row[k]) for k in table.by), *cells, median, *largest, us(int(row["spread_ns"])), most)
+        )
+    if shown < len(found):
+        rest = wide.iloc[shown:].sum()
+        cells = [us(int(v)) for v in rest] if each else [us(int(rest.min()))]
+        largest = [] if each else [us(int(rest.max()))]
+        label = (f"({len(found) - shown} more)", *[""] * (len(table.by) - 1))
+        rows.append((*label, *cells, us(float(rest.median())), *largest, us(int(np.ptp(rest))), ""))
+    unit = "us/step" if table.per_step else "us"
+    columns = [f"rank {r} {unit}" for r in wide.columns] if each else [f"least {unit}"]
+    headers = (*table.by, *columns, "median", *([] if each else ["most"]), "spread", "most on rank")
+    return Grid(f"{table.label}: by {', '.join(table.by)}", headers, tuple(rows), left=len(table.by))
+
+
+def blame_grid(said: Communication) -> Grid:
+    """Late ranks that are blamed, with cause and layer; or that none is, and why a group was not looked at."""
+    rows = [
+        (str(s.rank), place_name(g, s.place), "its host launched late" if s.cause == HOST else _kernels(s),
+         us(s.late_ns), us(s.waited_ns), us(s.extra_ns), f"{s.steps} of {s.of_steps}")
+        for g, s in said.stragglers
+    ]  # fmt: skip
+    lead = [_group_said(g) for g in said.groups]
+    lead += [f"{named(u)}: collectives not aligned, so no waits: {u.reason}" for u in said.failed]
+    if said.groups and not rows:
+        lead.append("nothing is blamed: no rank is late again and again at one place for a reason of its own")
+    if any(s.of_steps == 1 for _, s in said.stragglers):
+        lead.append("seen in one step only: whether it comes again is not known")
+    headers = ("rank", "where", "had more of", "late us", "others waited us", "extra us", "steps")
+    notes = tuple(n for n in said.notes if n)
+    return Grid(
+        f"{said.label}: late ranks", headers, tuple(rows), left=3, lead=tuple(lead), notes=_own(said, notes)
+    )
+
+
+def _own(said: Communication, notes: tuple[str, ...]) -> tuple[str, ...]:
+    """Notes about collectives, and how a layer is known where only by count."""
+    counted = any(g.layers.how == "count" for g in said.groups)
+    more = (
+        "layers are told from the number of all-reduces in a step (inferred): the embedding's, then two a layer",
+    )
+    return notes + (more if counted else ())
+
+
+def _group_said(g: GroupWaits) -> str:
+    which = g.counted
+    steps = g.steps
+    transfer = us(per_step(int(g.transfer[which].sum()), steps))
+    wait = g.wait[:, which].sum(axis=1)
+    each = " to ".join(dict.fromkeys(us(per_step(int(w), steps)) for w in (wait.min(), wait.max())))
+    number = (
+        f"{int(which.sum()) / steps:,.0f} collectives a step"
+        if steps
+        else f"{int(which.sum()):,} collectives"
+    )
+    unit = "us a step" if steps else "us"
+    counted = f" ({steps_said(steps)})" if steps else ""
+    return (
+        f"{named(g)}: {number}{counted}, matched by {g.aligned.how}; transfer {transfer}, wait {each} {unit} "
+        f"per rank; lateness below {us(g.noise_ns)} us is not looked at"
+    )
+
+
+def _kernels(s: Straggler) -> str:
+    if not s.extras:
+        return "work"
+    first = s.extras[0]
+    origin = f", {first.origin}" if first.origin not in ("", "unknown") else ""
+    more = f" and {len(s.extras) - 1} more" if len(s.extras) > 1 else ""
+    return f"{first.bucket}{origin}: {first.kernel}{more}"
+
+
+def causes_grid(said: Communication, top: int = 0) -> Grid:
+    """What late ranks had more of than the others, over all collectives that somebody was late to."""
+    table = said.causes
+    shown = len(table) if top <= 0 else min(top, len(table))
+    steps = max((g.steps for g in said.groups), default=0)
+    rows = [
+        (str(r["bucket"]), str(r["origin"] or ABSENT), str(int(r["late_rank"])),
+         us(per_step(int(r["late_ns"]), steps)), f"{int(r['collectives']):,}")
+        for _, r in table.head(shown).iterrows()
+    ]  # fmt: skip
+    if shown < len(table):
+        rest = int(table["late_ns"].iloc[shown:].sum())
+        rows.append((f"({len(table) - shown} more)", "", "", us(per_step(rest, steps)), ""))
+    lead = (
+        "lateness beyond the noise, blamed or not, by what the late rank had more of than the others (an estimate)",
+    )
+    headers = ("bucket", "origin", "late rank", "late us" + ("/step" if steps else ""), "collectives")
+    return Grid(f"{said.label}: behind late arrivals", headers, tuple(rows), left=3, lead=lead)
+
+
+def layers_grid(said: Communication, top: int = 0) -> Grid:
+    """Transfer and wait by layer, those waited for most first."""
+    table = said.by_layer
+    if not len(table):
+        return Grid(f"{said.label}: collectives by layer", (), ())
+    ordered = table.sort_values("wait_ns", ascending=False, kind="stable")
+    shown = len(ordered) if top <= 0 else min(top, len(ordered))
+    several = len(said.groups) > 1
+    rows = []
+    for _, r in ordered.head(shown).iterrows():
+        layer = None if pd.isna(r["layer"]) else int(r["layer"])
+        steps = int(r["steps"])
+        times = (us(per_step(int(r[c]), steps)) for c in ("transfer_ns", "wait_ns", "most_wait_ns"))
+        group = (str(r["group"] or ABSENT),) if several else ()
+        rows.append(
+            (spell(layer, r["half"] or None) or ABSENT, *group, *times, str(int(r["most_wait_rank"])))
+        )
+    if shown < len(ordered):
+        rest = ordered.iloc[shown:]
+        steps = int(rest["steps"].max())
+        times = (us(per_step(int(rest[c].sum()), steps)) for c in ("transfer_ns", "wait_ns"))
+        rows.append((f"({len(rest)} more)", *([""] * several), *times, "", ""))
+    headers = ("where", *(["group"] * several), "transfer us/step", "mean wait", "most wait", "on rank")
+    return Grid(
+        f"{said.label}: collectives by layer, most waited for first", headers, tuple(rows), left=1 + several
+    )
+
+
+def clocks_grid(said: Communication) -> Grid:
+    """Each rank's clock against its group's first rank."""
+    rows = [
+        (name or ABSENT, str(c.rank), str(c.reference), f"{c.collectives:,}", us(c.offset_ns),
+         f"{c.drift_ppm:+.3f}" if c.drift_resolved else "not resolved", us(c.p50_ns), us(c.p95_ns), us(c.max_ns))
+        for name, c in said.clocks
+    ]  # fmt: skip
+    headers = (
+        "group", "rank", "to rank", "collectives", "offset us", "drift us/s", "residual p50 us", "p95", "max",
+    )  # fmt: skip
+    hosts = [c.one_host for _, c in said.clocks]
+    said_hosts = (
+        "all on one host by their files: offsets near 0 are expected" if hosts and all(hosts)
+        else "on different hosts by their files: offsets are those of the hosts' clocks" if False in hosts
+        else "the files do not say whether they come from one host"
+    )  # fmt: skip
+    lead = ("fitted to the ends of collectives, which all ranks leave together; " + said_hosts,)
+    return Grid(f"{said.label}: clocks of the ranks", headers, tuple(rows), left=3, lead=lead)
