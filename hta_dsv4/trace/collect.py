@@ -170,9 +170,9 @@ class Collector:
         if not events:
             return
         table = self.gpu
-        kinds = GPU_KINDS
-        codes = KIND_CODE
-        table.add("kind", np.array([codes[kinds[e.cat]] for e in events], np.int8))
+        kinds = [e.cat for e in events]
+        code = {k: KIND_CODE[GPU_KINDS[k]] for k in set(kinds)}
+        table.add("kind", np.fromiter(map(code.__getitem__, kinds), np.int8, len(kinds)))
         empty = self.decoder.no_args
         args = [e.args or empty for e in events]
         self._ints(table, "device", [a.device for a in args])
@@ -193,8 +193,10 @@ class Collector:
         if not events:
             return
         table = self.cpu
-        now = CATEGORY_NOW
-        table.add("category", self.categories.encode([now.get(e.cat, e.cat) or "" for e in events]))
+        categories = [e.cat for e in events]
+        if None in (distinct := set(categories)) or distinct & CATEGORY_NOW.keys():
+            categories = [CATEGORY_NOW.get(c, c) or "" for c in categories]
+        table.add("category", self.categories.encode(categories))
         table.add("tid", self._labels(self.tids, [e.tid for e in events]))
         empty = self.decoder.no_args
         args = [e.args or empty for e in events]

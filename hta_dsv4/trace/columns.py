@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +15,16 @@ INT64 = np.iinfo(np.int64)
 class Codes(dict[Any, int]):
     """Values -> 0, 1, 2, ... in order of first sight."""
 
-    def __missing__(self, key: Any) -> int:
-        """Give the next number to a value never seen."""
-        code = self[key] = len(self)
-        return code
-
-    def encode(self, values: Iterable[Any]) -> npt.NDArray[np.int32]:
+    def encode(self, values: Sequence[Any]) -> npt.NDArray[np.int32]:
         """Codes of ``values``; int32, shape (n,)."""
-        return np.fromiter(map(self.__getitem__, values), np.int32)
+        n = len(values)
+        if n and values.count(values[0]) == n:  # one process, one thread, one kind of event
+            return np.full(n, self.setdefault(values[0], len(self)), np.int32)
+        try:
+            # Most batches bring nothing new. For what is new, get gives None, which is no number.
+            return np.fromiter(map(self.get, values), np.int32, n)
+        except TypeError:
+            return np.fromiter((self.setdefault(v, len(self)) for v in values), np.int32, n)
 
 
 @dataclass

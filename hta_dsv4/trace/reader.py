@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
@@ -157,7 +157,6 @@ def read_traces(
         TraceError: as :func:`read_trace`; no trace in the folder; two files of one rank.
     """
     file = Path(path)
-    is_folder, is_file, entries = _listing(file)
 
     def one(file: Path, member: str | None = None) -> Trace:
         return read_trace(
@@ -165,28 +164,62 @@ def read_traces(
             max_ratio=max_ratio, cache=cache,
         )  # fmt: skip
 
+    files = rank_files(file)
+    if files is None:
+        return [one(file)]
     skipped: list[str] = []
     traces: list[tuple[str, Trace]] = []
-    if is_folder:
-        candidates: list[tuple[str, Path, str | None]] = [(p.name, p, None) for p in entries]
-    elif is_file and len(names := members(file)) > 1:
-        candidates = [(n, file, n) for n in names]
-    else:
-        return [one(file)]
-    for name, entry, member in candidates:
+    for name, entry, member in files:
         try:
             traces.append((name, one(entry, member)))
         except TraceError as error:
-            if not any(why in str(error) for why in ("not a trace", "empty file")):
+            if not is_no_trace(error):
                 raise
             skipped.append(name)
+    if len(traces) > 1:
+        traces = [(name, rank_by_name(name, t)) for name, t in traces]
+    return assemble_ranks(file, traces, skipped)
+
+
+def rank_files(path: Path) -> list[tuple[str, Path, str | None]] | None:
+    """The files that may be ranks of one run: name, file, and member of a zip; ``None`` where the path is one trace.
+
+    Args:
+        path: a file, or a folder.
+
+    Raises:
+        TraceError: the path cannot be looked at.
+    """
+    is_folder, is_file, entries = _listing(path)
+    if is_folder:
+        return [(p.name, p, None) for p in entries]
+    if is_file and len(names := members(path)) > 1:
+        return [(n, path, n) for n in names]
+    return None
+
+
+def is_no_trace(error: TraceError) -> bool:
+    """Whether a file of a folder is something else than a trace, rather than a broken one."""
+    return any(why in str(error) for why in ("not a trace", "empty file"))
+
+
+def assemble_ranks(file: Path, traces: list[tuple[str, Trace]], skipped: Sequence[str] = ()) -> list[Trace]:
+    """The ranks of a folder in order, with what is to be said of the others.
+
+    Args:
+        file: the folder, or the zip.
+        traces: name and trace of each file that is one; several have the rank in their name already
+            (:func:`rank_by_name`).
+        skipped: files that are no traces.
+
+    Raises:
+        TraceError: no trace, or two files of one rank.
+    """
     if not traces:
-        raise TraceError(
-            f"{file}: holds no trace among {len(candidates)} files; give the folder of *.json(.gz)"
-        )
+        raise TraceError(f"{file}: holds no trace among {len(skipped)} files; give the folder of *.json(.gz)")
     notes: list[str] = []
     if len(traces) > 1:
-        traces, notes = choose_ranks([(name, _rank_by_name(name, t)) for name, t in traces])
+        traces, notes = choose_ranks(traces)
         _refuse_doubled_ranks(file, traces)
     out = sorted((t for _, t in traces), key=lambda t: (_first_rank(t), str(t.path)))
     if skipped:
@@ -211,7 +244,7 @@ def _listing(path: Path) -> tuple[bool, bool, list[Path]]:
         ) from error
 
 
-def _rank_by_name(name: str, trace: Trace) -> Trace:
+def rank_by_name(name: str, trace: Trace) -> Trace:
     """A file that does not say its rank gets the one in its name, where that has one."""
     found = next((m for p in _RANK_IN_NAME if (m := p.search(name))), None)
     if trace.meta.rank_known or not found:
