@@ -69,7 +69,7 @@ class RunningLoad:
         self.load = load
         self._client, self._target = client, target
         self._records: list[_Record] = []
-        self._decoding = 0
+        self._decoding = self._most = 0
         self._changed = asyncio.Event()
         self._start_ns = time.monotonic_ns()
         self._end_ns: int | None = None
@@ -123,8 +123,9 @@ class RunningLoad:
             raise ServerError(f"a request failed: {self.failures[0]}")
         if self._decoding != wanted:
             raise ServerError(
-                f"the requests ended before all {wanted} were decoding at once; ask for longer outputs with "
-                f"--output-tokens (now {self.load.output_tokens})"
+                f"requests ended before all {wanted} were decoding at once ({self._most} were, at the most); give a "
+                f"larger --output-tokens (now {self.load.output_tokens}), or let the server run more at once "
+                "(vLLM --max-num-seqs, SGLang --max-running-requests)"
             )
 
     async def _until_full(self) -> None:
@@ -245,6 +246,7 @@ class RunningLoad:
                         record.finish_reason = chunk.choices[0].finish_reason or record.finish_reason
                         if len(record.chunk_ns) == 1:
                             self._decoding += 1
+                            self._most = max(self._most, self._decoding)
                             self._changed.set()
                     if chunk.usage:
                         record.completion_tokens = tokens

@@ -1,0 +1,117 @@
+"""Ctrl-C while a server is captured: the profiler is stopped, the requests are ended, what is whole is kept."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hta_dsv4.capture.manifest import manifest_for
+from tests.serving.fake_server import FakeServer, serve
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+
+
+def start(server: FakeServer, folder: Path, steps: int) -> subprocess.Popen[str]:
+    """The command as a process of its own, as a terminal would start it."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "hta_dsv4", "capture", "--server", server.url, "--trace-dir", str(folder), "-c", "4",
+         "--prompt-tokens", "8", "--baseline", "5", "--steps", str(steps), "--out", str(folder.parent), "--label", "x"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        # a test run started in the background ignores SIGINT, and its children inherit that
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds, within a minute."""
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+def folder_in(tmp_path: Path) -> Path:
+    made = tmp_path / "server"
+    made.mkdir()
+    return made
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_interrupted_while_recording(tmp_path: Path, engine: str, number: signal.Signals) -> None:
+    """A signal among 1000 steps -> exit 130, session stopped, no stream left, the whole trace kept and named."""
+    folder = folder_in(tmp_path)
+    with serve(folder, engine=engine) as server:
+        with start(server, folder, 1000) as run:
+            wait_for(lambda: server.engine.session is not None and len(server.engine.session.steps) > 20)
+            run.send_signal(number)
+            _, said = run.communicate(timeout=60)
+        wait_for(lambda: server.streams == 0)
+        assert server.calls[-1] == "POST /stop_profile"
+        assert server.calls.count("POST /stop_profile") == 1
+        assert not server.engine.session_open
+    assert run.returncode == 130, said
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    trace = tmp_path / "x_c4.trace.json.gz"
+    assert f"wrote {trace}" in said
+    manifest = manifest_for(trace)
+    assert manifest is not None
+    assert 20 < manifest.steps < 1000
+    assert any("interrupted" in n for n in manifest.notes)
+
+
+def test_interrupted_before_recording(tmp_path: Path) -> None:
+    """Ctrl-C while the requests are still being waited for -> exit 130, nothing started, no stream left, no file."""
+    folder = folder_in(tmp_path)
+    with serve(folder, max_running=2) as server:  # four never decode together
+        with start(server, folder, 5) as run:
+            wait_for(lambda: server.streams == 4)
+            run.send_signal(signal.SIGINT)
+            _, said = run.communicate(timeout=60)
+        wait_for(lambda: server.streams == 0)
+        assert server.calls == ["GET /start_profile"]
+    assert run.returncode == 130, said
+    assert "Traceback" not in said
+    assert [p.name for p in tmp_path.iterdir()] == ["server"]
+
+
+def test_interrupted_while_starting(tmp_path: Path) -> None:
+    """Ctrl-C while the start is not answered yet -> its answer is waited for, and the session is stopped."""
+    folder = folder_in(tmp_path)
+    with serve(folder, start_s=1.0) as server:
+        with start(server, folder, 5) as run:
+            wait_for(lambda: "POST /start_profile" in server.calls)
+            run.send_signal(signal.SIGINT)
+            _, said = run.communicate(timeout=60)
+        wait_for(lambda: server.streams == 0)
+        assert server.calls[-1] == "POST /stop_profile"
+        assert not server.engine.session_open
+    assert run.returncode == 130, said
+    assert "Traceback" not in said
+
+
+def test_interrupted_twice(tmp_path: Path) -> None:
+    """A second Ctrl-C while the server writes -> leaves at once, and says how to stop the profiler by hand."""
+    folder = folder_in(tmp_path)
+    with serve(folder, export_s=8.0) as server:
+        with start(server, folder, 1000) as run:
+            wait_for(lambda: server.engine.session is not None and len(server.engine.session.steps) > 5)
+            run.send_signal(signal.SIGINT)
+            wait_for(lambda: "POST /stop_profile" in server.calls)
+            began = time.monotonic()
+            run.send_signal(signal.SIGINT)
+            _, said = run.communicate(timeout=60)
+            took = time.monotonic() - began
+        server.engine.behaviour.faults = frozenset({"no file"})
+    assert run.returncode == 130, said
+    assert took < 6
+    assert f"curl -X POST {server.url}/stop_profile" in said
+    assert "Traceback" not in said
