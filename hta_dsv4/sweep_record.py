@@ -137,8 +137,12 @@ def _record(path: Path, body: bytes) -> list[Sweep]:
         raise HtaDsv4Error(f"{path}: a broken record of hta-dsv4 sweep ({error}); measure again") from error
     if record.schema != SCHEMA:
         raise HtaDsv4Error(f"{path}: schema {record.schema}; this version reads {SCHEMA}")
+    if not record.variants:
+        raise HtaDsv4Error(f"{path}: a record with no variant in it")
     found = []
     for v in record.variants:
+        if not v.repeats:
+            raise HtaDsv4Error(f"{path}: {v.label}: no measurement in it")
         repeats = tuple(
             Repeat(
                 r.concurrency, r.repeat, r.window_ns, r.tokens_per_s,
@@ -193,11 +197,13 @@ def _table(path: Path) -> list[Sweep]:
 
 def _numbers(where: str, concurrency: str | None, rate: str | None) -> tuple[int, float | None]:
     try:
-        return int(concurrency or ""), float(rate) if rate and rate.strip() else None
+        c = int(concurrency or "")
     except ValueError as error:
-        raise HtaDsv4Error(
-            f"{where}: {error}; concurrency is a whole number, tokens_per_s a number"
-        ) from error
+        raise HtaDsv4Error(f"{where}: concurrency {concurrency!r} is no whole number") from error
+    try:
+        return c, float(rate) if rate and rate.strip() else None
+    except ValueError as error:
+        raise HtaDsv4Error(f"{where}: tokens_per_s {rate!r} is no number") from error
 
 
 def _from_captures(captures: Sequence[tuple[str | None, Manifest]], gpu_time: bool) -> list[Sweep]:

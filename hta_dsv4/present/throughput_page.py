@@ -23,7 +23,8 @@ def throughput_section(found: Sequence[Throughput]) -> Section:
     return Section(
         "Throughput over concurrency",
         (
-            "A line over C has a ceiling, 1 / (time per request): more requests never give more tokens per second.",
+            "Where step time is a line over C, throughput has a ceiling: 1 / (time that each request adds). More "
+            "requests then give more tokens per second, but never beyond it.",
         ),
         (lambda theme: figures.throughput(found, theme),),
         tuple(throughput_grids(found)),

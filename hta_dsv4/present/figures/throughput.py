@@ -15,6 +15,8 @@ _INKS = ("attention", "glue", "fp32_simt_gemm", "fp4_moe", "mhc", "dense_gemm", 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MARKS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
 _STEPS = 60
+_APART = 8
+"""Variants whose best throughputs differ by more than this factor are drawn on logarithmic axes, to be seen at all."""
 
 
 def throughput(found: Sequence[Throughput], theme: str = "light") -> go.Figure:
@@ -25,20 +27,24 @@ def throughput(found: Sequence[Throughput], theme: str = "light") -> go.Figure:
         theme: ``light`` or ``dark``.
 
     Returns:
-        A point per repeat; the line where one is not ruled out, from the smallest to the largest C, and the throughput
-        it means; a dotted level at its ceiling where the data bound it. Variants differ by colour, mark and dash.
+        A point per repeat; the line where it holds, from the smallest to the largest C, and the throughput it means,
+        with a dotted level at its ceiling where the data bound it; where it does not, the means joined. Throughput is
+        drawn over a logarithmic C. Variants differ by colour, mark and dash.
     """
     values = sorted({v.concurrency for t in found for v in t.levels})
-    ticks = {
-        "tickvals": values,
-        "ticktext": [f"{v:,}" for v in values],
+    across = {
+        "tickvals": values, "ticktext": [f"{v:,}" for v in values],
         "title": {"text": "C, requests decoded together"},
-    }
+    }  # fmt: skip
+    best = [t.best.tokens_per_s or 1.0 for t in found if t.best]
+    apart = max(best, default=1) > _APART * min(best, default=1)
+    up = {"type": "log", "dtick": 1} if apart else {"rangemode": "tozero"}
+    left = {"type": "log"} if apart else {}  # on even axes a line is straight
     out = th.figure(
         "Step time and throughput over concurrency", 440, theme, showlegend=True,
-        xaxis={"domain": [0, 0.45], **ticks}, yaxis={"title": {"text": "ms per step"}, "rangemode": "tozero"},
-        xaxis2={"domain": [0.56, 1], "anchor": "y2", **ticks},
-        yaxis2={"title": {"text": "tokens per second"}, "rangemode": "tozero", "anchor": "x2"},
+        xaxis={"domain": [0, 0.45], **across, **left}, yaxis={"title": {"text": "ms per step"}, **up},
+        xaxis2={"domain": [0.56, 1], "anchor": "y2", "type": "log", **across},
+        yaxis2={"title": {"text": "tokens per second"}, "anchor": "x2", **up},
     )  # fmt: skip
     for i, t in enumerate(found):
         ink = colours.colour(_INKS[i % len(_INKS)])
@@ -80,7 +86,8 @@ def _line(out: go.Figure, t: Throughput, stroke: dict[str, object]) -> None:
         out.add_scatter(x=list(line.values), y=rates, line=thin, xaxis="x2", yaxis="y2", **common)
         return
     first, last = line.values[0], line.values[-1]
-    at = [c for i in range(_STEPS + 1) if line.at(c := first + (last - first) * i / _STEPS) > 0]
+    even = [first * (last / first) ** (i / _STEPS) for i in range(_STEPS + 1)]
+    at = [c for c in even if line.at(c) > 0]
     out.add_scatter(x=at, y=[line.at(c) / 1e6 for c in at], line=stroke, **common)
     out.add_scatter(x=at, y=[c * 1e9 / line.at(c) for c in at], line=stroke, xaxis="x2", yaxis="y2", **common)
     ceiling = line.ceiling
