@@ -14,6 +14,7 @@ from hta_dsv4.analysis.throughput import SweepStoppedError, Throughput, levels_o
 from hta_dsv4.cli_capture import _switches as switches_of
 from hta_dsv4.cli_files import write_whole
 from hta_dsv4.cli_options import AsCsv, AsJson, AsMd, AsParquet, Full, form, write
+from hta_dsv4.cli_serving import ApiKey
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import machine
 from hta_dsv4.present.throughput_grid import throughput_grids
@@ -32,9 +33,23 @@ Kept = Annotated[
 ]
 
 
+_BOTH = ("concurrency", "repeats", "warmup")
+_BELONGS = {
+    "--server": (
+        "server", "engine", "api_key", "model", "prompt_tokens", "output_tokens", "waves", *_BOTH,
+    ),
+    "--variant": (
+        "variant", "switch", "config", "context_tokens", "max_context", "steps", "device", *_BOTH,
+    ),
+    "--from": ("kept", "more", "gpu_time"),
+}  # fmt: skip
+"""Which options mean something to which kind of sweep; those in none of them to all."""
+
+
 def sweep(
+    context: typer.Context,
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[[LABEL=]PATH]...", help="Further ones after --from.")
+        list[str] | None, typer.Argument(metavar="[LABEL=]PATH", help="Further ones after --from.")
     ] = None,
     server: Annotated[
         str | None, typer.Option("--server", metavar="URL", help="A live SGLang or vLLM server.")
@@ -71,6 +86,7 @@ def sweep(
         int, typer.Option("--waves", help="--server: requests at each of the C places in a repeat.", min=1)
     ] = 1,
     engine: Annotated[str, typer.Option("--engine", help="--server: auto, sglang or vllm.")] = "auto",
+    api_key: ApiKey = None,
     model: Annotated[
         str | None, typer.Option("--model", help="--server: which model, if it has several.")
     ] = None,
@@ -83,7 +99,7 @@ def sweep(
         ),
     ] = None,
     config: Annotated[str, typer.Option("--config", help="--variant: flash, pro or tiny.")] = "flash",
-    context: Annotated[
+    context_tokens: Annotated[
         int | None,
         typer.Option("--context", help="--variant: tokens each request has seen; 4096 (tiny: 600).", min=1),
     ] = None,
@@ -123,8 +139,9 @@ def sweep(
             f"sweep: {' and '.join(asked) + ' given' if asked else 'nothing to measure'}; give one of --server URL, "
             "--variant NAME, --from FILE..."
         )
-    if gpu_time and not kept:
-        raise HtaDsv4Error("--gpu-time: goes with --from and captures; what is measured here is step time")
+    _refuse_foreign(context, asked[0])
+    if variant and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+        raise HtaDsv4Error("sweep --variant runs on one GPU; start it without torchrun (WORLD_SIZE is set)")
     for path, option in ((out, "--out"), (figure, "--figure")):
         if path is not None:
             _target(path, option, named)
@@ -139,7 +156,7 @@ def sweep(
             from hta_dsv4.serving.sweep import ServerSweep, run_server_sweep
 
             of_server = ServerSweep(
-                url=server, key=os.environ.get("HTA_DSV4_API_KEY") or None, label=label, model=model, engine=engine,
+                url=server, key=api_key or None, label=label, model=model, engine=engine,
                 concurrency=levels_of(concurrency), repeats=repeats, prompt_tokens=prompt_tokens,
                 output_tokens=output_tokens, waves=waves, warmup=1 if warmup is None else warmup,
             )  # fmt: skip
@@ -150,7 +167,7 @@ def sweep(
             usual = (600, 2048) if config == "tiny" else (4096, 1 << 20)
             of_step = StepSweep(
                 variant=variant or "", label=label, switches=switches_of(switch or []), config=config,
-                context=context or usual[0], max_context=max_context or usual[1],
+                context=context_tokens or usual[0], max_context=max_context or usual[1],
                 concurrency=levels_of(concurrency), repeats=repeats, steps=steps,
                 warmup=3 if warmup is None else warmup, device=device,
             )  # fmt: skip
@@ -179,6 +196,22 @@ def sweep(
     )
     if stopped is not None:
         raise stopped
+
+
+def _refuse_foreign(context: typer.Context, kind: str) -> None:
+    """An option that this kind of sweep would ignore is a mistake, not silence.
+
+    Raises:
+        HtaDsv4Error: naming it, and what it goes with.
+    """
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        goes = [k for k, names in _BELONGS.items() if name in names]
+        source = context.get_parameter_source(name)
+        if goes and kind not in goes and source is not None and source.name == "COMMANDLINE":
+            raise HtaDsv4Error(
+                f"{parameter.opts[0]}: means nothing to sweep {kind}; it goes with {' or '.join(goes)}"
+            )
 
 
 def _target(path: Path, option: str, inputs: list[str]) -> None:

@@ -305,7 +305,12 @@ def test_broken_input_is_one_line(tmp_path: Path, name: str, content: str, said:
     [
         ((), "nothing to measure; give one of --server URL, --variant NAME, --from FILE"),
         (("--server", "http://x", "--variant", "mma"), "--server and --variant given; give one of"),
-        (("--variant", "mma", "--gpu-time"), "goes with --from and captures"),
+        (
+            ("--variant", "mma", "--gpu-time"),
+            "--gpu-time: means nothing to sweep --variant; it goes with --from",
+        ),
+        (("--server", "http://x", "--context", "9"), "--context: means nothing to sweep --server"),
+        (("--from", str(CAMPAIGN), "-c", "1,2"), "--concurrency: means nothing to sweep --from"),
         (("--from", str(CAMPAIGN), "--gpu-time"), "only captures state their GPU time"),
         (("--from", str(CAMPAIGN), "--label", "x"), "several variants; name each as LABEL=PATH"),
         (("--from", str(CAMPAIGN), "--out", "no/such/folder/x.json"), "there is no folder no/such/folder"),

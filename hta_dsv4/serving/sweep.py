@@ -104,7 +104,7 @@ def run_server_sweep(options: ServerSweep, say: Say | None = None) -> Sweep:
         if not repeats:
             raise
         planned = len(options.concurrency) * options.repeats
-        notes.append(f"stopped after {len(repeats)} of {planned} measurements: {error or 'interrupted'}")
+        notes.append(f"stopped after {len(repeats)} of {planned} measurements: {str(error) or 'interrupted'}")
         raise SweepStoppedError(so_far(), error) from error
     return so_far()
 
