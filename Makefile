@@ -13,7 +13,7 @@ $(VENV)/.core: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.core
-	$(PIP) install -e '.[capture,server,perfetto,docs,dev]'
+	$(PIP) install -e '.[capture,server,cluster,perfetto,docs,dev]'
 	touch $@
 
 demo: $(VENV)/.core

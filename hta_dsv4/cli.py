@@ -16,6 +16,7 @@ from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.capture_notes import profiler_notes
 from hta_dsv4.cli_cache import NoCache, cache, leave_cache, no_cache_first
 from hta_dsv4.cli_capture import capture
+from hta_dsv4.cli_cluster import ClusterOption, runs_from
 from hta_dsv4.cli_exit import run_and_exit
 from hta_dsv4.cli_findings import findings
 from hta_dsv4.cli_gate import gate
@@ -44,6 +45,7 @@ from hta_dsv4.cli_ranks import ranks
 from hta_dsv4.cli_report import annotate, report
 from hta_dsv4.cli_speed import roofline, whatif
 from hta_dsv4.cli_sweep import sweep
+from hta_dsv4.cluster import AUTO
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
@@ -96,6 +98,7 @@ def shares(
     salvage: Salvage = False,
     companion: Companions = None,
     frames: Frames = False,
+    cluster: ClusterOption = AUTO,
 ) -> None:
     """Where the GPU time goes: time per step, share and launches of each bucket, role, origin or kernel.
 
@@ -105,9 +108,10 @@ def shares(
     """
     chosen = form(as_json, as_csv, as_md, parquet)
     tables = []
-    for run in load_runs(traces, rules, salvage, companion, frames):
-        table = run.shares(by)
-        tables.append(replace(table, notes=(*profiler_notes([run], [table]), *table.notes)))
+    with runs_from(cluster, traces, by, rules, salvage, companion, frames) as runs:
+        for run in runs:
+            table = run.shares(by)
+            tables.append(replace(table, notes=(*profiler_notes([run], [table]), *table.notes)))
     write(
         chosen,
         lambda: machine.dumps("shares", machine.shares_body(tables)),
@@ -137,6 +141,7 @@ def diff(
     salvage: Salvage = False,
     companion: Companions = None,
     frames: Frames = False,
+    cluster: ClusterOption = AUTO,
 ) -> None:
     """Variants side by side, per step, the first as base; and why each differs from the one before it.
 
@@ -148,13 +153,15 @@ def diff(
     chosen = form(as_json, as_csv, as_md, parquet)
     if len(traces) < 2:
         raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
-    runs = load_runs(traces, rules, salvage, companion, frames)
-    comparison = comparing.compare(runs, by)
-    comparison = replace(comparison, notes=(*profiler_notes(runs, comparison.variants), *comparison.notes))
     repeats: dict[str, list[Run]] = {}
-    for repeat in load_runs(again or [], rules, salvage):
-        repeats.setdefault(repeat.label, []).append(repeat)
-    explained = comparing.why(runs, by, repeats)
+    with runs_from(cluster, traces, by, rules, salvage, companion, frames) as runs:
+        comparison = comparing.compare(runs, by)
+        comparison = replace(
+            comparison, notes=(*profiler_notes(runs, comparison.variants), *comparison.notes)
+        )
+        for repeat in load_runs(again or [], rules, salvage):
+            repeats.setdefault(repeat.label, []).append(repeat)
+        explained = comparing.why(runs, by, repeats)
     write(
         chosen,
         lambda: machine.dumps(

@@ -42,6 +42,11 @@ def missing_ranks(traces: Sequence[Trace]) -> tuple[int, ...]:
     return () if size is None else tuple(r for r in range(min(size, max(have) + 65_536)) if r not in have)
 
 
+def is_capture_call(name: str) -> bool:
+    """Whether a runtime call is part of capturing a CUDA graph."""
+    return name.endswith(_CAPTURES)
+
+
 def captures_only(trace: Trace) -> bool:
     """Whether CUDA graphs are captured in a trace and never replayed: a server warming up, not decoding.
 
@@ -50,7 +55,7 @@ def captures_only(trace: Trace) -> bool:
     if not len(trace.events):
         return False
     names = [str(n) for n in trace.events[col.NAME].cat.categories]
-    return any(n.endswith(_CAPTURES) for n in names) and not any(is_graph_launch(n) for n in names)
+    return any(is_capture_call(n) for n in names) and not any(is_graph_launch(n) for n in names)
 
 
 def choose_ranks(traces: Sequence[Named]) -> tuple[list[Named], list[str]]:

@@ -1,0 +1,370 @@
+"""Many traces read by many processes, on this machine or on others: Dask distributed does the sending.
+
+A worker reads one trace at a time, classifies it and sends back tables of some kilobytes (:mod:`hta_dsv4.reduction`);
+they are put together here by the code that a single process uses, in the order of the files, so the numbers are the
+same to the nanosecond however many workers there are and in whatever order they finish. A trace whose worker dies is
+read again by another. Needs the extra ``cluster``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hta_dsv4.analysis.counted import Counted
+from hta_dsv4.analysis.shares import parse_by
+from hta_dsv4.classify.rules import RuleSet, default_rules
+from hta_dsv4.errors import HtaDsv4Error, TraceError
+from hta_dsv4.reduction import ALWAYS, Job, Reduced, ReducedRun, counted_part, reduce_trace
+from hta_dsv4.shipped import label_of
+from hta_dsv4.trace.reader import assemble_ranks, is_no_trace, rank_files
+
+AUTO, LOCAL, OFF = "auto", "local", "off"
+MANY_FILES = 4
+MANY_BYTES = 200 << 20
+"""``auto`` starts local processes for this many files of this many bytes or more, together: reading them takes a
+process some 20 s, and starting workers 3 to 5 s. Plain JSON counts a tenth: it is that much larger than gzip."""
+CONNECT_S = 15
+FAILURES = 3
+"""A trace whose workers die this often is given up: it is the trace's doing, mostly memory."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a worker sends back: a result, or the line that a single process would have ended with."""
+
+    value: Any = None
+    error: str = ""
+    is_trace_error: bool = False
+
+
+@cache
+def source_digest() -> str:
+    """A digest of this package's source and rules: two machines that agree in it compute the same numbers."""
+    found = hashlib.sha256()
+    root = Path(__file__).resolve().parent
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".toml")):
+        name = path.relative_to(root).as_posix()
+        if not name.startswith("_traces/"):  # a checkout keeps them elsewhere
+            found.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
+
+
+def pays(files: Sequence[Path]) -> bool:
+    """Whether local processes read these faster than this one does (the rule of ``auto``)."""
+    size = sum(_weight(f) for f in files)
+    return len(files) >= MANY_FILES and size >= MANY_BYTES and _cores() >= 2
+
+
+def _weight(file: Path) -> int:
+    with contextlib.suppress(OSError):
+        size = file.stat().st_size
+        return size // 10 if file.suffix == ".json" else size
+    return 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Cluster:
+    """Workers to read traces with; use it in a ``with`` statement.
+
+    >>> with Cluster("local") as cluster:  # doctest: +SKIP
+    ...     run = cluster.load("ranks/", by=["bucket", "origin"])
+    ...     run.shares("origin").table
+    """
+
+    def __init__(
+        self, where: str = LOCAL, *, workers: int | None = None, rules: RuleSet | None = None
+    ) -> None:
+        """Connect to a scheduler, or start processes on this machine.
+
+        Args:
+            where: ``local``, or a scheduler's address: ``tcp://host:8786``, ``tls://...``.
+            workers: how many local processes; one per core by default.
+            rules: to classify with; the bundled ones by default.
+
+        Raises:
+            HtaDsv4Error: the extra is not installed, or no scheduler answers there.
+        """
+        self.where = where
+        self.rules = rules or default_rules()
+        # workers have the bundled rules themselves; others travel with each job
+        self._sent = None if rules is None or rules is default_rules() else rules
+        self._stack = contextlib.ExitStack()
+        try:
+            self._client = self._connect(workers)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def load(
+        self,
+        path: str | Path,
+        *,
+        label: str | None = None,
+        by: Sequence[str | Sequence[str]] = (ALWAYS,),
+        salvage: bool = False,
+        frames: bool = False,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> ReducedRun:
+        """Load one variant, its files read by the workers: as :func:`hta_dsv4.load`, where tables are enough.
+
+        Args:
+            path: a trace, or a folder of ranks; the workers must see it under the same absolute path.
+            label: the variant's name.
+            by: the share tables that will be asked for.
+            salvage: read what is whole of cut files.
+            frames: read Python frames for the origin.
+            progress: called with files done and files in all.
+
+        Returns:
+            The run: shares, ranks, info and comparisons; other analyses say that they need all activities.
+
+        Raises:
+            HtaDsv4Error: as :func:`hta_dsv4.load`; a worker that does not see the file, or has another version.
+        """
+        path = Path(path)
+        keys = tuple(dict.fromkeys(parse_by(k) for k in by))
+        files = rank_files(path)
+        job = partial(Job, salvage=salvage, frames=frames, by=keys)
+        several = files is not None
+        jobs = [
+            job(name, file.resolve(), member, _size(file), several)
+            for name, file, member in (files if files is not None else [(path.name, path, None)])
+        ]
+        found = self._reduced(jobs, several, progress)
+        skipped = [j.name for j in jobs if j.name not in {r.job.name for r in found}]
+        if several and len(found) == 1:  # alone after all, a trace is not told its rank by its name
+            found = self._reduced([replace(found[0].job, rank_in_name=False)], False, None)
+        paths = {j.name: file for j, (_, file, _) in zip(jobs, files, strict=True)} if files else {}
+        shown = [replace(r, trace=replace(r.trace, path=paths.get(r.job.name, path))) for r in found]
+        traces = (
+            assemble_ranks(path, [(r.job.name, r.trace) for r in shown], skipped)
+            if several
+            else [r.trace for r in shown]
+        )
+        order = [next(r for r in shown if _same(r, t)) for t in traces]
+        return ReducedRun(
+            label or label_of(path), tuple(traces), self.rules, reduced=tuple(order), fetch=self._fetch
+        )
+
+    def _reduced(
+        self, jobs: Sequence[Job], several: bool, progress: Callable[[int, int], object] | None
+    ) -> list[Reduced]:
+        """The files that are traces, in order."""
+        out: list[Reduced] = []
+        tasks = [partial(_reduce, job, self._sent) for job in jobs]
+        for outcome in self._run(tasks, [str(j.path) for j in jobs], progress):
+            if not outcome.error:
+                out.append(outcome.value)
+                continue
+            error = TraceError(outcome.error) if outcome.is_trace_error else HtaDsv4Error(outcome.error)
+            if not (several and isinstance(error, TraceError) and is_no_trace(error)):
+                raise error
+        return out
+
+    def _fetch(self, job: Job, rank: int) -> Counted:
+        (outcome,) = self._run([partial(_counted, job, rank, self._sent)], [str(job.path)], None)
+        if outcome.error:
+            raise HtaDsv4Error(outcome.error)
+        part: Counted = outcome.value
+        return part
+
+    def _run(
+        self,
+        tasks: Sequence[Callable[[], Outcome]],
+        names: Sequence[str],
+        progress: Callable[[int, int], object] | None,
+    ) -> list[Outcome]:
+        """Outcomes in the order of the tasks, whatever the order they end in."""
+        digest = source_digest()
+        futures = [self._client.submit(_guarded, task, digest, pure=False) for task in tasks]
+        place = {f.key: i for i, f in enumerate(futures)}
+        out: list[Outcome | None] = [None] * len(futures)
+        try:
+            for done, future in enumerate(_distributed().as_completed(futures, loop=self._client.loop), 1):
+                at = place[future.key]
+                try:
+                    out[at] = future.result()
+                except Exception as error:  # what a worker's machine or network may raise has no end
+                    raise self._said(error, names[at]) from error
+                finally:
+                    future.release()
+                if progress is not None:
+                    progress(done, len(futures))
+        finally:
+            self._client.cancel([f for f in futures if not f.done()])
+        return [o for o in out if o is not None]
+
+    def _said(self, error: Exception, name: str) -> HtaDsv4Error:
+        kind = type(error).__name__
+        if kind == "KilledWorker":
+            return HtaDsv4Error(
+                f"{name}: its workers died, one after another; it is likely larger than their memory: start fewer a "
+                "machine, or on larger ones"
+            )
+        if isinstance(error, ImportError):
+            return HtaDsv4Error(
+                f"--cluster {self.where}: a worker lacks what it needs ({error}); install hta-dsv4 "
+                f"{metadata.version('hta-dsv4')} where workers run"
+            )
+        return HtaDsv4Error(f"--cluster {self.where}: {name} was not read ({kind}: {str(error)[:200]})")
+
+    def _connect(self, workers: int | None) -> Any:
+        if not _installed():
+            raise HtaDsv4Error(
+                f"--cluster {self.where}: Dask distributed is not installed; pip install 'hta-dsv4[cluster]'"
+            )
+        distributed = _distributed()
+        # a dead worker is our business, not the terminal's
+        for name in ("distributed", "distributed.nanny", "distributed.scheduler", "distributed.worker"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        self._stack.enter_context(
+            import_module("dask").config.set({"distributed.scheduler.allowed-failures": FAILURES - 1})
+        )
+        address = self.where
+        if self.where == LOCAL:
+            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hta-dsv4-"))
+            try:
+                local = distributed.LocalCluster(
+                    n_workers=workers or _cores(), threads_per_worker=1, processes=True, dashboard_address=None,
+                    silence_logs=logging.CRITICAL, local_directory=folder,
+                )  # fmt: skip
+            except (OSError, RuntimeError, TimeoutError) as error:
+                raise HtaDsv4Error(f"--cluster local: processes cannot be started ({error})") from error
+            address = self._stack.enter_context(local)
+        try:
+            client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
+        except (OSError, TimeoutError, ValueError) as error:
+            raise HtaDsv4Error(
+                f"--cluster {self.where}: no Dask scheduler answers there; start one with: dask scheduler"
+            ) from error
+        self._stack.callback(client.close)
+        try:
+            client.wait_for_workers(1, timeout=CONNECT_S)
+        except TimeoutError as error:
+            raise HtaDsv4Error(
+                f"--cluster {self.where}: the scheduler has no worker; start some with: dask worker {self.where}"
+            ) from error
+        return client
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise TraceError(f"{file}: cannot be looked at ({error.strerror}); check the path") from error
+
+
+def _same(one: Reduced, trace: Any) -> bool:
+    return bool(one.trace.path == trace.path and one.trace.activities is trace.activities)
+
+
+def _guarded(task: Callable[[], Outcome], digest: str) -> Outcome:
+    """On a worker: the same code as the one that asks, and errors as the line they are."""
+    if digest != source_digest():
+        here = f"hta_dsv4 {metadata.version('hta-dsv4')} ({source_digest()})"
+        return Outcome(
+            error=f"worker on {socket.gethostname()} runs another {here}, not {digest}: numbers might differ; install "
+            "the same version there and restart it"
+        )
+    try:
+        return task()
+    except TraceError as error:
+        return Outcome(error=str(error), is_trace_error=True)
+    except HtaDsv4Error as error:
+        return Outcome(error=str(error))
+    except MemoryError:
+        return Outcome(
+            error=f"out of memory on {socket.gethostname()}; give workers more, or fewer a machine"
+        )
+
+
+def _reduce(job: Job, rules: RuleSet | None) -> Outcome:
+    _visible(job)
+    return Outcome(reduce_trace(job, rules or default_rules()))
+
+
+def _counted(job: Job, rank: int, rules: RuleSet | None) -> Outcome:
+    _visible(job)
+    return Outcome(counted_part(job, rules or default_rules(), rank))
+
+
+def _visible(job: Job) -> None:
+    """Whether a worker sees the very file that it is asked to read."""
+    host = socket.gethostname()
+    remedy = "keep traces on a file system that all machines share, under one path"
+    try:
+        size = job.path.stat().st_size
+    except OSError as error:
+        raise HtaDsv4Error(
+            f"{job.path}: a worker on {host} does not see it ({error.strerror}); {remedy}"
+        ) from error
+    if size != job.size:
+        raise HtaDsv4Error(f"{job.path}: {size:,} bytes on {host}, but {job.size:,} here; {remedy}")
+
+
+@contextlib.contextmanager
+def cluster_for(where: str, paths: Sequence[Path], rules: RuleSet | None = None) -> Iterator[Cluster | None]:
+    """The cluster that an option means for these inputs.
+
+    Args:
+        where: ``auto``, ``off``, ``local``, ``local:N`` or a scheduler's address.
+        paths: traces and folders to be read.
+        rules: to classify with.
+
+    Yields:
+        ``None`` where this process reads them itself.
+
+    Raises:
+        HtaDsv4Error: not of that form; as :class:`Cluster`.
+    """
+    local, _, count = where.partition(":")
+    if where == OFF or (where == AUTO and not (_installed() and pays(_files(paths)))):
+        yield None
+        return
+    if local == LOCAL and (not count or (count.isdecimal() and 0 < int(count) <= 1024)):
+        with Cluster(LOCAL, workers=int(count) if count else None, rules=rules) as cluster:
+            yield cluster
+    elif where == AUTO:
+        with Cluster(LOCAL, rules=rules) as cluster:
+            yield cluster
+    elif "://" in where:
+        with Cluster(where, rules=rules) as cluster:
+            yield cluster
+    else:
+        raise HtaDsv4Error(f"--cluster {where}: write auto, off, local, local:N or tcp://HOST:PORT")
+
+
+def _installed() -> bool:
+    return find_spec("distributed") is not None
+
+
+def _distributed() -> Any:
+    """Dask distributed, which has no type information."""
+    return import_module("distributed")
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    return [file for path in paths for _, file, _ in (rank_files(path) or [(path.name, path, None)])]
