@@ -109,11 +109,10 @@ def spread_grid(table: RankTable, top: int = 0) -> Grid:
 
 def blame_grid(said: Communication) -> Grid:
     """Late ranks that are blamed, with cause and layer; or that none is, and why a group was not looked at."""
-    rows = [
-        (str(s.rank), place_name(g, s.place), "its host launched late" if s.cause == HOST else _kernels(s),
-         us(s.late_ns), us(s.waited_ns), us(s.extra_ns), f"{s.steps} of {s.of_steps}")
-        for g, s in said.stragglers
-    ]  # fmt: skip
+    alike: dict[tuple[str, ...], list[tuple[GroupWaits, Straggler]]] = {}
+    for g, s in said.stragglers:  # a kernel that is slower in every layer is one line
+        alike.setdefault((g.aligned.group, str(s.rank), s.cause, _kernels(s)), []).append((g, s))
+    rows = [_blamed(found) for found in alike.values()]
     lead = [_group_said(g) for g in said.groups]
     lead += [f"{named(u)}: collectives not aligned, so no waits: {u.reason}" for u in said.failed]
     if said.groups and not rows:
@@ -125,6 +124,21 @@ def blame_grid(said: Communication) -> Grid:
     return Grid(
         f"{said.label}: late ranks", headers, tuple(rows), left=3, lead=tuple(lead), notes=_own(said, notes)
     )
+
+
+def _blamed(found: list[tuple[GroupWaits, Straggler]]) -> tuple[str, ...]:
+    """One line for late arrivals of one rank with one cause: where, and times per step added up."""
+    g, first = found[0]
+    where = place_name(g, first.place) + (f" and {len(found) - 1} more" if len(found) > 1 else "")
+    steps = sorted({(s.steps, s.of_steps) for _, s in found})
+    times = (sum(getattr(s, t) for _, s in found) for t in ("late_ns", "waited_ns", "extra_ns"))
+    cause = "its host launched late" if first.cause == HOST else _kernels(first)
+    said = (
+        f"{steps[0][0]} of {steps[0][1]}"
+        if len(steps) == 1
+        else f"{steps[0][0]}-{steps[-1][0]} of {steps[-1][1]}"
+    )
+    return str(first.rank), where, cause, *(us(t) for t in times), said
 
 
 def _own(said: Communication, notes: tuple[str, ...]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ _SGLANG = re.compile(r"^step\[(?P<mode>[A-Z_]+)(?:[^\]]*?\bbs=(?P<bs>\d+))?[^\]]
 _VLLM = re.compile(
     r"^execute(?:_new)?_.*?context_(?P<context>\d+)(?:\([^)]*\))?_generation_(?P<generation>\d+)"
 )
-_INT64_MAX = np.iinfo(np.int64).max
+_INT64_MIN, _INT64_MAX = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 _NO_MARKERS = "no step markers: neither engine annotations, ProfilerStep nor graph launches"
 
 
@@ -124,7 +124,7 @@ def _outermost(markers: pd.DataFrame) -> pd.DataFrame:
     keep: list[object] = []
     for _, group in markers.groupby([col.RANK, col.PID], observed=True, sort=False):
         order = group.sort_values([col.START_NS, col.DUR_NS], ascending=[True, False], kind="stable")
-        open_until = -1
+        open_until = _INT64_MIN  # times before 0 are times too
         for label, start, dur in zip(order.index, order[col.START_NS], order[col.DUR_NS], strict=True):
             if start + dur > open_until:
                 keep.append(label)
