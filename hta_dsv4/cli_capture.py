@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hta_dsv4 import run as run_module
-from hta_dsv4.cli_options import form, write
+from hta_dsv4.cli_options import Output, form, write
 from hta_dsv4.cli_serving import (
     ApiKey,
     EngineOption,
@@ -67,6 +68,14 @@ def capture(
     device: Annotated[
         str, typer.Option("--device", help="cuda; cpu records the host side of --config tiny.")
     ] = "cuda",
+    straggler: Annotated[
+        str | None,
+        typer.Option(
+            "--straggler",
+            metavar="RANK:LAYER:MICROSECONDS",
+            help="Under torchrun: extra work of one rank before the all-reduce after a layer's attention.",
+        ),
+    ] = None,
     server: ServerOption = None,
     engine: EngineOption = "auto",
     prompt_tokens: PromptTokens = 1024,
@@ -80,6 +89,8 @@ def capture(
 
     The bundled step needs a GPU and the extra: pip install 'hta-dsv4[capture]'. With --server, decode steps at the
     asked concurrency are recorded by the server's own profiler: pip install 'hta-dsv4[server]'.
+
+    Tensor parallelism over N GPUs, one trace per rank: torchrun --nproc-per-node N -m hta_dsv4 capture ...
 
     Example: hta-dsv4 capture --variant split_k --concurrency 32
 
@@ -95,6 +106,8 @@ def capture(
         return
     try:
         from hta_dsv4.capture.command import CaptureOptions, run_capture
+        from hta_dsv4.capture.parallel import ranks_from_environment
+        from hta_dsv4.capture.straggler import Straggler
     except ModuleNotFoundError as error:
         raise HtaDsv4Error(
             f"capture needs {error.name}, which is not installed: pip install 'hta-dsv4[capture]'; without a GPU, "
@@ -102,6 +115,7 @@ def capture(
         ) from error
     # The tiny model is for a CPU: a step at the real sizes would take minutes there.
     usual = (2, 600, 2048) if config == "tiny" else (32, 4096, 1 << 20)
+    ranks = ranks_from_environment()
     options = CaptureOptions(
         variant=variant,
         switches=_switches(switch or []),
@@ -115,22 +129,45 @@ def capture(
         out=out,
         with_stack=with_stack,
         device=device,
+        ranks=ranks,
+        straggler=None if straggler is None else Straggler.parse(straggler),
     )
-    result = run_capture(options, lambda line: print(line, file=sys.stderr))
-    for part in (result, result.companion):
-        if part is not None:
-            print(f"wrote {part.trace}", file=sys.stderr)
+    result = run_capture(options, (lambda line: print(line, file=sys.stderr)) if ranks.first else None)
+    if ranks.first:
+        # what several ranks captured is one variant: their folder
+        found = [
+            part.trace if ranks.alone else part.trace.parent for part in (result, result.companion) if part
+        ]
+        for path in found:
+            print(f"wrote {path}", file=sys.stderr)
+        _print_shares(found[0], variant, device, form(as_json))
+    if not ranks.alone:
+        _end_process()
+
+
+def _print_shares(path: Path, variant: str, device: str, chosen: Output) -> None:
     if device != "cuda":
         print("a CPU capture has no GPU activity: nothing to share out; try hta-dsv4 info", file=sys.stderr)
         return
-    shares = [run_module.load(result.trace, label=variant).shares("bucket")]
+    shares = [run_module.load(path, label=variant).shares("bucket")]
     write(
-        form(as_json),
+        chosen,
         lambda: machine.dumps("shares", machine.shares_body(shares)),
         lambda: machine.shares_rows(shares),
         lambda: [grid.shares_grid(s) for s in shares],
         full=False,
     )
+
+
+def _end_process() -> None:
+    """End this rank without taking the interpreter down.
+
+    After profiling among several gloo processes torch 2.13 aborts in about one exit of four ("terminate called without
+    an active exception"), and torchrun would call a capture failed whose files stand.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _switches(words: list[str]) -> dict[str, str]:
