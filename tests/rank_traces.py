@@ -52,6 +52,7 @@ class RankSim:
         groups: rank -> process group's name and members; all ranks in one group by default.
         args: whether kernels carry Kineto's collective arguments; with ``seq`` the sequence number too.
         scopes: whether launches lie in annotations that name layers.
+        graph: whether each step is one CUDA graph launch instead of a launch per kernel.
         clocks: one per rank.
     """
 
@@ -65,10 +66,12 @@ class RankSim:
     args: bool = True
     seq: bool = False
     scopes: bool = True
+    graph: bool = False
     kernel: str = ALL_REDUCE
     clocks: dict[int, Clock] = field(default_factory=dict)
     seed: int = 0
     first_layer: int = 0
+    _replay: dict[int, int] = field(default_factory=dict)
     _more: list[tuple[int, int, str, str, float, Callable[[int], bool]]] = field(default_factory=list)
     _pause: list[tuple[int, int, str, float, Callable[[int], bool]]] = field(default_factory=list)
 
@@ -96,6 +99,7 @@ class RankSim:
         number = 0
         for step in range(self.steps):
             begin = list(now)
+            self._replay = {r: self._graph_launch(t, r, begin[r]) for r, t in enumerate(traces) if self.graph}
             for layer in range(-1, self.layers):
                 for half in HALVES if layer >= 0 else ("embedding",):
                     scope = f"layer.{layer + self.first_layer}/{half}" if layer >= 0 else "embedding"
@@ -170,12 +174,21 @@ class RankSim:
     ) -> None:
         clock = self.clocks.get(rank, Clock())
         start, end = clock.shows(true_ns), clock.shows(true_ns + dur_ns)
+        if self.graph:
+            trace.kernel(name, _us(start), _us(end - start), correlation=self._replay[rank], **said)
+            return
         n = trace.next_id()
         launched = start - 1_000_000
         if self.scopes:
             trace.annotation(scope, _us(launched - 100), _us(500))
         trace.launch(_us(launched), _us(200), correlation=n, external_id=n)
         trace.kernel(name, _us(start), _us(end - start), correlation=n, external_id=n, **said)
+
+    def _graph_launch(self, trace: KinetoTrace, rank: int, true_ns: int) -> int:
+        n = trace.next_id()
+        at = self.clocks.get(rank, Clock()).shows(true_ns) - 1_000_000
+        trace.launch(_us(at + 100), _us(500), correlation=n, name="cudaGraphLaunch")
+        return n
 
 
 def _us(ns: int) -> float:
