@@ -64,6 +64,7 @@ _BUNDLED = {
     "context": "say --prompt-tokens",
     "max_context": "the server sets it when it starts",
     "device": "the server's devices are captured",
+    "straggler": "it is planted into the bundled step, under torchrun",
 }
 _SERVERS = ("engine", "prompt_tokens", "output_tokens", "trace_dir", "label")
 
