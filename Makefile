@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-live lint docs clean
 
 # Core only: the analysis half runs without torch.
 $(VENV)/.core: pyproject.toml
@@ -27,6 +27,12 @@ demo: $(VENV)/.core
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# Capture and sweep against a real vLLM server on the CPU; installs it in .venv-live (3.5 GB) where it is not yet.
+LIVE ?= tests/live
+test-live: $(VENV)/.dev
+	PYTHON=$(PYTHON) scripts/install_live.sh
+	HTA_DSV4_LIVE=1 $(BIN)/python -m pytest $(LIVE)
+
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -38,4 +44,4 @@ docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-live build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

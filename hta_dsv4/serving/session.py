@@ -36,7 +36,7 @@ DEFAULT_OUTPUT = (
     2048  # tokens; outlasts warm-up, timed steps, a slow start of the profiler, and the recording
 )
 _MARGIN = 3  # tokens beyond the recorded steps: engines answer a step or two late
-_METRICS_S = 5.0
+_METRICS_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None
         async with running(client, target, load) as under_way:
             say(f"waiting until {load.concurrency} requests of {load.prompt_tokens} tokens decode")
             await under_way.all_decoding(options.ready_s)
-            await _scheduler_agrees(client, served, load, recorded, say)
+            await _scheduler_agrees(client, served, under_way, recorded, say)
             recorded.measured = await _baseline(under_way, options)
             say(f"recording {options.steps} steps")
             async with profiling(profiler, window, say, options.stop_s):
@@ -236,7 +236,7 @@ def _load(options: ServerCapture, served: Served) -> Load:
 
 
 async def _scheduler_agrees(
-    client: httpx.AsyncClient, served: Served, load: Load, recorded: _Recorded, say: Say
+    client: httpx.AsyncClient, served: Served, under_way: RunningLoad, recorded: _Recorded, say: Say
 ) -> None:
     """Ask the scheduler how many requests it runs: others' would be in the captured batch.
 
@@ -244,21 +244,28 @@ async def _scheduler_agrees(
         ServerError: vLLM says that it runs another number. SGLang's figure is renewed every few dozen steps only, so a
             different one is told and the trace decides.
     """
-    give_up = time.monotonic() + _METRICS_S
+    wanted, give_up = under_way.load.concurrency, time.monotonic() + _METRICS_S
     while True:
-        now = await running_requests(client, served.engine)
-        if now is None or now == load.concurrency:
-            break
+        try:
+            now = await asyncio.wait_for(running_requests(client, served.engine), _METRICS_S)
+        except asyncio.TimeoutError:  # a busy server may take seconds, while the outputs run out
+            recorded.notes += ("/metrics did not answer in time, so only the trace tells the batch",)
+            return
+        if not under_way.full:
+            return  # whatever it says is of another time; what ended the load is told by who waits for it next
+        if now is None:
+            recorded.notes += ("the server has no metric of running requests",)
+            return
+        if now == wanted:
+            return
         if time.monotonic() > give_up:
-            said = f"/metrics says that the scheduler runs {now} requests, not {load.concurrency}"
+            said = f"/metrics says that the scheduler runs {now} requests, not {wanted}"
             if served.engine == VLLM:
                 raise ServerError(f"{said}: do others use the server? Nothing was recorded")
             say(f"{said}; the trace will tell")
             recorded.notes += (f"{said} when the recording began",)
             return
         await asyncio.sleep(0.1)
-    if now is None:
-        recorded.notes += ("the server has no metric of running requests",)
 
 
 async def _baseline(under_way: RunningLoad, options: ServerCapture) -> Measured:
