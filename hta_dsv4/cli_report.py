@@ -11,6 +11,7 @@ import typer
 
 from hta_dsv4 import comparing
 from hta_dsv4 import run as run_module
+from hta_dsv4.analysis.throughput import throughput
 from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.capture_notes import profiler_notes
 from hta_dsv4.cli_files import not_an_input, write_whole
@@ -19,6 +20,7 @@ from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.captures import Capture, capture_files
 from hta_dsv4.run import Run
 from hta_dsv4.sweep_points import sweep_point
+from hta_dsv4.sweep_record import sweeps_beside
 
 
 class ReportForm(str, Enum):
@@ -85,7 +87,13 @@ def report(
         found = comparing.scaling(loaded, param or "x")
     files = [c for r in runs for c in _files(r)]
     notes = profiler_notes(runs, [r.shares("bucket") for r in runs])
-    made = build(runs, files, found, notes=notes)
+    alone = [(r.label, r.traces[0].path) for r in runs if len(r.traces) == 1]
+    over_c = []
+    try:
+        over_c = [throughput(s) for s in sweeps_beside(alone)]
+    except HtaDsv4Error as error:  # a broken manifest costs this section, not the report
+        notes = (*notes, f"throughput over concurrency is not shown: {error}")
+    made = build(runs, files, found, notes=notes, throughput=over_c)
     if chosen is ReportForm.MD:
         from hta_dsv4.present.report_md import report_md
 

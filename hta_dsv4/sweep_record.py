@@ -206,18 +206,46 @@ def _numbers(where: str, concurrency: str | None, rate: str | None) -> tuple[int
         raise HtaDsv4Error(f"{where}: tokens_per_s {rate!r} is no number") from error
 
 
+def sweeps_beside(traces: Sequence[tuple[str, Path]]) -> list[Sweep]:
+    """The same variants at other concurrencies, where the folder's manifest has them.
+
+    Args:
+        traces: label and file of each variant.
+
+    Returns:
+        Step time, then GPU time, of each variant that was captured at two values of C or more; nothing of the others.
+
+    Raises:
+        HtaDsv4Error: a manifest that cannot be read.
+    """
+    out = []
+    for label, path in traces:
+        own = manifest_for(path) if path.is_file() else None
+        folder = path.with_name(FOLDER_MANIFEST)
+        if own is None or not folder.is_file():
+            continue
+        group = [m for m in read_folder_manifest(folder) if _same(m) == _same(own)]
+        if len({m.concurrency for m in group}) > 1:
+            out += [_sweep_of(label, group, gpu_time) for gpu_time in (False, True)]
+    return out
+
+
 def _from_captures(captures: Sequence[tuple[str | None, Manifest]], gpu_time: bool) -> list[Sweep]:
     """Captures that differ in nothing but C, as one variant each."""
     groups: dict[tuple[object, ...], list[Manifest]] = {}
     for label, m in captures:
-        same = (
-            label, tuple(sorted(m.switches.items())), m.launch, m.config, m.context, m.max_context,
-            m.device.get("name"), tuple(sorted(m.versions.items())), None if m.switches else m.variant,
-        )  # fmt: skip
-        group = groups.setdefault(same, [])
+        group = groups.setdefault((label, *_same(m)), [])
         if m not in group:  # a folder and a trace in it
             group.append(m)
     return [_sweep_of(str(key[0]) if key[0] else None, group, gpu_time) for key, group in groups.items()]
+
+
+def _same(m: Manifest) -> tuple[object, ...]:
+    """What captures of one variant have in common: everything stated but C."""
+    return (
+        tuple(sorted(m.switches.items())), m.launch, m.config, m.context, m.max_context, m.device.get("name"),
+        tuple(sorted(m.versions.items())), None if m.switches else m.variant,
+    )  # fmt: skip
 
 
 def _sweep_of(label: str | None, group: Sequence[Manifest], gpu_time: bool) -> Sweep:

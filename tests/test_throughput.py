@@ -355,6 +355,22 @@ def test_page_with_the_figure_works_alone(tmp_path: Path) -> None:
     assert "102.59" in text
 
 
+def test_report_shows_variants_that_were_captured_at_several_c(tmp_path: Path) -> None:
+    """A report on mma and bf16_gemm -> mma over C with its step and GPU time, by the manifest; the other has one C."""
+    from hta_dsv4.shipped import traces
+    from hta_dsv4.sweep_record import sweeps_beside
+
+    known = traces()
+    found = sweeps_beside([("tensor cores", known["mma"]), ("bf16_gemm", known["bf16_gemm"])])
+    assert [s.label for s in found] == ["tensor cores", "tensor cores (GPU time)"]
+    assert {r.concurrency for r in found[0].repeats} == {1, 32}
+    page = tmp_path / "r.html"
+    assert cli("report", "mma", "-o", str(page)).returncode == 0
+    text = page.read_text()
+    assert "<h2>Throughput over concurrency</h2>" in text
+    assert "mma (GPU time)" in text
+
+
 def test_figure_draws_every_repeat_and_a_line_only_where_one_holds() -> None:
     """A true line and a bent one -> a point per repeat in both panels; ceiling of the first alone."""
     good = throughput(swept(*LINE, label="good"))

@@ -15,6 +15,7 @@ from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.findings import Findings
 from hta_dsv4.analysis.launch_bound import IdleTime
 from hta_dsv4.analysis.scaling import Scaling
+from hta_dsv4.analysis.throughput import Throughput
 from hta_dsv4.analysis.why import Explanation
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.captures import Capture, captures_grid
@@ -85,6 +86,7 @@ def build(
     sweep: Scaling | None = None,
     explanation: Explanation | None = None,
     notes: Sequence[str] = (),
+    throughput: Sequence[Throughput] = (),
 ) -> Report:
     """Put a report together.
 
@@ -94,6 +96,7 @@ def build(
         sweep: fits over a parameter, where captures at several of its values are at hand.
         explanation: why each variant differs from the one before, where it has been worked out already.
         notes: what the caller knows that weakens the figures (what the profiler added).
+        throughput: the same variants over concurrency, where they were captured or measured at several.
 
     Returns:
         The report.
@@ -120,6 +123,10 @@ def build(
     if sweep is not None:
         sections.append(_sweep(sweep))
         summary += scaling_grid(sweep).notes[: max(1, len(sweep.flagged))]
+    if throughput:
+        from hta_dsv4.present.throughput_page import throughput_section
+
+        sections.append(throughput_section(throughput))
     sections.append(_kernels(runs))
     if captures:
         sections.append(Section("What this was made from", grids=(captures_grid(captures),)))

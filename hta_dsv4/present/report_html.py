@@ -142,7 +142,8 @@ def _key(figures: list[go.Figure]) -> list[tuple[str, str]]:
 
 def _wide(figure: go.Figure) -> bool:
     """Whether a figure needs more columns than a phone has: it scrolls sideways there."""
-    return figure.layout.barmode == "overlay" or any(t.type == "heatmap" for t in figure.data)
+    panels = any(getattr(t, "xaxis", None) == "x2" for t in figure.data)
+    return panels or figure.layout.barmode == "overlay" or any(t.type == "heatmap" for t in figure.data)
 
 
 def _plain(value: Any) -> Any:
