@@ -170,6 +170,27 @@ def collect(
     return Collected(ranks, int(world), broken, tuple(_notes(names, prefix)))
 
 
+def problem(found: Collected, folder: Path) -> str | None:
+    """Why a capture is not what was asked for, in one line; ``None`` where it is.
+
+    Args:
+        found: what was collected.
+        folder: where from.
+    """
+    if found.missing:
+        lost = ", ".join(map(str, found.missing))
+        why = "; ".join(found.broken.values()) or f"no file in {folder}"
+        return f"of {found.world_size} ranks, {lost} left no whole trace ({why}); the others are kept"
+    if found.broken:
+        return f"{next(iter(found.broken.values()))}; the other traces are kept"
+    for rank in found.ranks:
+        if rank.check.steps and not rank.check.ok:
+            return f"{rank.check.sentence}; the trace is kept, and its share table counts decode steps only"
+    if all(not r.check.steps for r in found.ranks) and not any(len(r.trace.activities) for r in found.ranks):
+        return f"{found.ranks[0].path}: the trace holds no step and no GPU activity: nothing ran while it was recorded"
+    return None
+
+
 def _new(folder: Path, before: frozenset[str], prefix: str) -> tuple[list[str], list[str]]:
     """This capture's files, and new ones that carry another session's name."""
     new = [n for n in sorted(snapshot(folder) - before) if not _NO_RANK.search(n)]

@@ -31,14 +31,14 @@ class Measured:
     Attributes:
         step_ms: without the profiler, of each request: milliseconds per token.
         steps: tokens of the slowest request behind each of them.
-        decoded: tokens that the requests had had on average when the recording began.
         warmup: tokens of the slowest request before the timed ones.
+        decoded: tokens that the requests had had, on average, when the recording began.
     """
 
     step_ms: tuple[float, ...]
     steps: int
-    decoded: float
     warmup: int
+    decoded: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import time
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import httpx
 
 from hta_dsv4.capture.checks import trace_file
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.serving.client import ServerError, ServerUrl, open_client
-from hta_dsv4.serving.collect import FILES_S, Collected, check_folder, collect, snapshot
+from hta_dsv4.serving.collect import FILES_S, Collected, check_folder, collect, problem, snapshot
 from hta_dsv4.serving.engines import AUTO, VLLM, Served, detect, running_requests
+from hta_dsv4.serving.interrupts import Interrupts, run_interruptibly
 from hta_dsv4.serving.keep import Measured, Naming, keep
 from hta_dsv4.serving.load import RunningLoad, Target, running
 from hta_dsv4.serving.profilers import PROFILERS, STOP_S, Window, profiling
@@ -115,11 +113,11 @@ class _Recorded:
     measured: Measured | None = None
     recording: bool = False
     notes: tuple[str, ...] = ()
-    interrupts: int = 0
+    interrupts: Interrupts = field(default_factory=Interrupts)
 
     @property
     def interrupted(self) -> bool:
-        return self.interrupts > 0
+        return self.interrupts.count > 0
 
 
 def capture_server(options: ServerCapture, say: Say) -> ServerCaptured:
@@ -139,8 +137,8 @@ def capture_server(options: ServerCapture, say: Say) -> ServerCaptured:
     if options.label is not None and not (options.label.strip() and options.label.isprintable()):
         raise HtaDsv4Error(f"--label {options.label!r}: must be one printable line, and not empty")
     recorded = _Recorded(prefix=f"hta-{secrets.token_hex(4)}")
-    run_interruptibly(_record(options, recorded, say), recorded, say)
-    if recorded.interrupts > 1 or (recorded.interrupted and not recorded.recording):
+    run_interruptibly(_record(options, recorded, say), recorded.interrupts, say)
+    if recorded.interrupts.count > 1 or (recorded.interrupted and not recorded.recording):
         raise KeyboardInterrupt  # left at once, or nothing was recorded
     try:
         return _keep(options, recorded, say)
@@ -149,40 +147,6 @@ def capture_server(options: ServerCapture, say: Say) -> ServerCaptured:
             raise
         say(f"nothing is kept: {error}")
         raise KeyboardInterrupt from error
-
-
-def run_interruptibly(work: Coroutine[Any, Any, None], recorded: _Recorded, say: Say) -> None:
-    """Run in an event loop; Ctrl-C (and a polite kill) cancels the work once, so that it can put things in order.
-
-    A second one cancels what is being waited for then.
-    """
-
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
-
-        def interrupt() -> None:
-            recorded.interrupts += 1
-            if recorded.interrupts == 1:
-                say("interrupted: ending the requests and the profiler; once more to leave at once")
-            task.cancel()
-
-        handled = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
-                loop.add_signal_handler(number, interrupt)
-                handled.append(number)
-        try:
-            await work
-        except asyncio.CancelledError:
-            if not recorded.interrupted:
-                raise
-        finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
-
-    asyncio.run(body())
 
 
 async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None:
@@ -209,7 +173,10 @@ async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None
             say(f"recording {options.steps} steps")
             async with profiling(profiler, window, say, options.stop_s):
                 recorded.recording = True
-                if not await under_way.decoded(under_way.tokens(), options.steps + _MARGIN, options.window_s):
+                had = under_way.tokens()
+                decoded = sum(had.values()) / max(len(had), 1)
+                recorded.measured = replace(recorded.measured, decoded=decoded)
+                if not await under_way.decoded(had, options.steps + _MARGIN, options.window_s):
                     raise ServerError(_too_short(under_way, load, options))
             if under_way.failures:
                 raise ServerError(f"a request failed: {under_way.failures[0]}")
@@ -287,9 +254,7 @@ async def _baseline(under_way: RunningLoad, options: ServerCapture) -> Measured:
             "(stream_options.continuous_usage_stats), so its steps cannot be timed without the profiler; use a "
             "release of vLLM or SGLang that does"
         )
-    had = under_way.tokens()
-    decoded = sum(had.values()) / max(len(had), 1)
-    return Measured(tuple(values), options.baseline, decoded, options.warmup)
+    return Measured(tuple(values), options.baseline, options.warmup)
 
 
 def _too_short(under_way: RunningLoad, load: Load, options: ServerCapture) -> str:
@@ -315,24 +280,10 @@ def _keep(options: ServerCapture, recorded: _Recorded, say: Say) -> ServerCaptur
         notes += ("interrupted while it was recorded: fewer steps than asked",)
     naming = _naming(options, recorded.served)
     kept = keep(found, naming, recorded.served, recorded.load, recorded.measured, notes)
-    return ServerCaptured(naming.label, kept, found, recorded.interrupted, problem(found, options), notes)
+    return ServerCaptured(
+        naming.label, kept, found, recorded.interrupted, problem(found, options.trace_dir), notes
+    )
 
 
 def _naming(options: ServerCapture, served: Served) -> Naming:
     return Naming(options.label or served.engine, options.concurrency, options.out)
-
-
-def problem(found: Collected, options: ServerCapture) -> str | None:
-    """Why a capture is not what was asked for, in one line; ``None`` where it is."""
-    if found.missing:
-        lost = ", ".join(map(str, found.missing))
-        why = "; ".join(found.broken.values()) or f"no file in {options.trace_dir}"
-        return f"of {found.world_size} ranks, {lost} left no whole trace ({why}); the others are kept"
-    if found.broken:
-        return f"{next(iter(found.broken.values()))}; the other traces are kept"
-    for rank in found.ranks:
-        if rank.check.steps and not rank.check.ok:
-            return f"{rank.check.sentence}; the trace is kept, and its share table counts decode steps only"
-    if all(not r.check.steps for r in found.ranks) and not any(len(r.trace.activities) for r in found.ranks):
-        return f"{found.ranks[0].path}: the trace holds no step and no GPU activity: nothing ran while it was recorded"
-    return None

@@ -84,6 +84,11 @@ def test_capture_decode_steps(folder: Path, engine: str) -> None:
     run = load(trace)
     assert run.manifest["variant"] == "as served"
     assert [s.method for s in run.steps] == ["engine annotation"]
+    known = run.workload()
+    assert known.batch == 6
+    assert known.context is not None
+    assert known.context >= 32 + 3 + 10  # prompt, warm-up, timed steps
+    assert f"prompts of 32 tokens to {engine}" in known.sources[0]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -124,9 +125,10 @@ def _from_manifest(path: Path) -> Workload:
     if entry is None:
         return Workload()
     context = entry.get("context")
-    if context is not None:
-        # The bundled step spreads its requests evenly over the last eighth below the context.
-        context = context - context / 16
+    if context is None:
+        return _from_server(entry, place)
+    # The bundled step spreads its requests evenly over the last eighth below the context.
+    context = context - context / 16
     return Workload(
         geometry=MODELS.get(str(entry.get("config"))),
         batch=entry.get("concurrency"),
@@ -137,6 +139,22 @@ def _from_manifest(path: Path) -> Workload:
             f"{entry.get('context')} (requests spread over its last eighth), static maximum {entry.get('max_context')}",
         ),
     )
+
+
+def _from_server(entry: Mapping[str, Any], place: str) -> Workload:
+    """A live server's requests had their prompts and what they had decoded; a user's own code says no context."""
+    batch, facts = entry.get("concurrency"), entry.get("workload", {})
+    said, context = f"{place}: concurrency {batch}", None
+    if "prompt_tokens" in facts:
+        context = facts["prompt_tokens"] + facts.get("decoded_tokens", 0)
+        said += (
+            f", context {context:g}: prompts of {facts['prompt_tokens']} tokens to {facts.get('engine')} and "
+            f"{facts.get('decoded_tokens', 0):g} decoded before the recording"
+        )
+    return Workload(
+        geometry=MODELS.get(str(entry.get("config"))), batch=batch, context=context,
+        max_context=entry.get("max_context"), sources=(said,),
+    )  # fmt: skip
 
 
 def manifest_entry(path: Path) -> dict[str, Any] | None:
