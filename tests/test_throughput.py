@@ -6,8 +6,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hta_dsv4.analysis.speedup import Speedup, speedups
 from hta_dsv4.analysis.throughput import (
     Repeat,
     Request,
@@ -183,6 +185,63 @@ def test_measured_sweep_on_an_h200() -> None:
     assert mma.line is not None
     assert mma.line.bend is not None
     assert mma.line.bend.at == 16
+
+
+def times_of(steps_a: list[float], steps_b: list[float]) -> Speedup:
+    """Throughput of b over a's at C=4, from step times in ms."""
+    a, b = (
+        throughput(swept(*[measured(4, i + 1, s) for i, s in enumerate(steps)], label=label))
+        for label, steps in (("a", steps_a), ("b", steps_b))
+    )
+    (found,) = speedups(a, b)
+    return found
+
+
+def test_speedup_is_the_ratio_of_the_table_with_an_interval_from_the_repeats() -> None:
+    """Twice as fast, three repeats each -> 2 times, sure; the same but for noise -> not sure; one repeat -> unknown."""
+    fast = times_of([100, 101, 99], [50, 50.2, 49.8])
+    assert fast.times == pytest.approx(2)
+    assert fast.interval is not None
+    assert fast.interval[0] < 2 < fast.interval[1] < 2.1
+    assert fast.sure is True
+    assert times_of([100, 101, 99], [100.5, 99.5, 99.9]).sure is False
+    assert times_of([100], [50, 51]).interval is None
+    assert times_of([100], [50, 51]).sure is None
+
+
+def test_speedup_holds_the_truth_as_often_as_stated() -> None:
+    """300 pairs of sweeps, noise of 2 %, twice as fast in truth -> 2 inside the interval in 95 % of them or more."""
+    rng = np.random.default_rng(5)
+    inside = 0
+    for _ in range(300):
+        found = times_of(*(list(m * (1 + 0.02 * rng.normal(size=3))) for m in (100.0, 50.0)))
+        assert found.interval is not None
+        inside += found.interval[0] <= 2 <= found.interval[1]
+    assert inside >= 270
+
+
+def test_variants_side_by_side_have_their_ratios() -> None:
+    """Four real sweeps -> each against the first at every C, in text and JSON; one sweep alone -> none."""
+    names = [str(p) for p in H200.values()]
+    done = cli("sweep", "--from", *names, "--json")
+    variants = json.loads(done.stdout)["variants"]
+    assert variants[0]["against_first"] is None
+    split_k = {s["concurrency"]: s for s in variants[2]["against_first"]}
+    assert list(split_k) == [1, 4, 16, 32, 64]
+    assert split_k[64]["times"] == pytest.approx(92.56 / 30.60, rel=1e-3)
+    low, high = split_k[64]["interval"]
+    assert 3.0 < low < split_k[64]["times"] < high < 3.05
+    assert "throughput as a multiple of original's" in cli("sweep", "--from", *names).stdout
+    assert "multiple of" not in cli("sweep", "--from", names[0]).stdout
+
+
+def test_notebook_shows_sweeps_side_by_side() -> None:
+    """show() of two sweeps -> one table of both, as HTML and Markdown."""
+    from hta_dsv4.present.notebook import show
+
+    shown = show(*(throughput(read_sweeps([str(H200[v])])[0]) for v in ("mma", "split_k")))
+    assert "throughput as a multiple of mma" in repr(shown)
+    assert "<table" in shown._repr_html_()
 
 
 # --- records, tables and captures -----------------------------------------------------------------------------

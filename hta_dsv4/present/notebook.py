@@ -17,6 +17,7 @@ from hta_dsv4.analysis.launch_bound import IdleTime
 from hta_dsv4.analysis.roofline import Roofline
 from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.shares import Shares
+from hta_dsv4.analysis.throughput import Throughput
 from hta_dsv4.analysis.whatif import WhatIf
 from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.errors import HtaDsv4Error
@@ -31,6 +32,7 @@ from hta_dsv4.present.idle_grid import idle_grid
 from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.present.scaling_grid import scaling_grid
 from hta_dsv4.present.text import markdown
+from hta_dsv4.present.throughput_grid import throughput_grids
 from hta_dsv4.present.whatif_grid import whatif_grids
 
 TOP = 20
@@ -62,8 +64,8 @@ def show(*results: Any, top: int = TOP, full: bool = False) -> Shown:
 
     Args:
         results: what a Run's ``shares()``, ``fill()``, ``coverage()``, ``idle()``, ``roofline()``, ``whatif()``,
-            ``findings()`` and ``info()`` gave, or ``compare()``, ``why()``, ``scaling()``, or a data frame. Several
-            coverages or idle times stand side by side.
+            ``findings()`` and ``info()`` gave, or ``compare()``, ``why()``, ``scaling()``, ``throughput()``, or a data
+            frame. Several coverages, idle times or throughputs stand side by side.
         top: rows of each table; 0 for all.
         full: never shorten names.
 
@@ -78,8 +80,10 @@ def show(*results: Any, top: int = TOP, full: bool = False) -> Shown:
         grids.append(coverage_grid(coverages))
     if idles := [r for r in results if isinstance(r, IdleTime)]:
         grids.append(idle_grid(idles))
+    if sweeps := [r for r in results if isinstance(r, Throughput)]:
+        grids += throughput_grids(sweeps)
     for result in results:
-        if not isinstance(result, IdleTime):
+        if not isinstance(result, IdleTime | Throughput):
             grids += _grids(result, top)
     return Shown(tuple(grids), full)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hta_dsv4.analysis.speedup import speedups
 from hta_dsv4.analysis.step_line import Interval, StepLine
 from hta_dsv4.analysis.throughput import Level, Spread, Throughput
 from hta_dsv4.present.grid import ABSENT, Grid
@@ -16,11 +17,14 @@ def throughput_grids(found: Sequence[Throughput]) -> list[Grid]:
         found: the variants.
 
     Returns:
-        Throughput at each C; each variant's times where requests or steps were timed; the lines; the segments.
+        Throughput at each C, and as a multiple of the first variant's; each variant's times where requests or steps
+        were timed; the lines; the segments.
     """
     out = [_levels(t) for t in found if len(found) == 1 or any(v.tpot for v in t.levels)]
     if len(found) > 1:
         out.insert(0, _beside(found))
+        if (against := _against_first(found)) is not None:
+            out.insert(1, against)
     return [*out, _lines(found), *([_segments(found)] if any(t.line for t in found) else [])]
 
 
@@ -44,6 +48,31 @@ def _beside(found: Sequence[Throughput]) -> Grid:
         rates = [rate(at[c].tokens_per_s if c in at else None) for c in values]
         rows.append((t.sweep.label, *rates, *(ms(at[c].step_ns if c in at else None) for c in values)))
     return Grid("throughput over concurrency", tuple(headers), tuple(rows), left=1)
+
+
+def _against_first(found: Sequence[Throughput]) -> Grid | None:
+    """A row per further variant: how many times the first one's throughput at each C that both have."""
+    pairs = {t.sweep.label: {s.concurrency: s for s in speedups(found[0], t)} for t in found[1:]}
+    values = sorted({c for at in pairs.values() for c in at})
+    if not values:
+        return None
+    headers = ("variant", *(h for c in values for h in (f"C={c:,} times", "95 % interval")))
+    rows = []
+    for label, at in pairs.items():
+        cells = [label]
+        for c in values:
+            s = at.get(c)
+            cells.append(ABSENT if s is None else f"{s.times:.3f}")
+            cells.append(
+                ABSENT if s is None or s.interval is None else f"{s.interval[0]:.3f} .. {s.interval[1]:.3f}"
+            )
+        rows.append(tuple(cells))
+    sure = [s.sure for at in pairs.values() for s in at.values()]
+    notes = ["repeats of one sweep do not say what another start of the server or process would change"]
+    title = f"throughput as a multiple of {found[0].sweep.label}'s"
+    return Grid(
+        title, headers, tuple(rows), notes=tuple(notes) if any(s is not None for s in sure) else (), left=1
+    )
 
 
 def _levels(t: Throughput) -> Grid:

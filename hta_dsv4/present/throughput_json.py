@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hta_dsv4.analysis.speedup import speedups
 from hta_dsv4.analysis.step_line import Ceiling, Interval, StepLine
 from hta_dsv4.analysis.throughput import Level, Repeat, Spread, Throughput
 
@@ -15,7 +16,21 @@ if TYPE_CHECKING:
 
 def sweep_body(found: Sequence[Throughput]) -> dict[str, Any]:
     """``sweep --json`` and ``--out``: one entry a variant; docs/sweep.md has the fields."""
-    return {"variants": [_variant(t) for t in found]}
+    return {
+        "variants": [
+            {**_variant(t), "against_first": None if t is found[0] else _against(found[0], t)} for t in found
+        ]
+    }
+
+
+def _against(base: Throughput, other: Throughput) -> list[dict[str, Any]]:
+    return [
+        {
+            "concurrency": s.concurrency, "times": s.times,
+            "interval": None if s.interval is None else list(s.interval),
+        }
+        for s in speedups(base, other)
+    ]  # fmt: skip
 
 
 def _variant(t: Throughput) -> dict[str, Any]:
