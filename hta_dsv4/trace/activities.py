@@ -9,7 +9,10 @@ Times are exact int64 nanoseconds. Missing is missing (``NA``), never 0.
 
 from __future__ import annotations
 
-import pandas as pd
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # --- activity table: one row per activity, sorted by (start_ns, event_index) ---------------------------
 START_NS = "start_ns"  # int64, ns since the trace's base time; exact, no rounding
@@ -88,4 +91,6 @@ def empty(columns: dict[str, str]) -> pd.DataFrame:
     Returns:
         A frame of no rows.
     """
+    import pandas as pd  # not above: processes that only decode need the names of columns and no tables
+
     return pd.DataFrame({c: pd.Series([], dtype=t) for c, t in columns.items()})

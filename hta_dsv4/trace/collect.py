@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hta_dsv4.trace.columns import Codes, Columns, whole_numbers
+from hta_dsv4.trace.columns import Codes, Column, Columns, whole_numbers
 from hta_dsv4.trace.schema import (
     CATEGORY_NOW,
     CPU,
@@ -29,6 +29,14 @@ _PYTHON = frozenset({PYTHON, "PythonFunction"})
 # Start times up to 73 years from 0 (Unix time needs 59) and durations up to 417 days, so that no end, no span and
 # no percentage of a sum can pass the end of int64. What is longer is corrupt.
 FARTHEST_NS, LONGEST_NS = 1 << 61, 1 << 55
+
+
+_CODED = {
+    "name": "names", "category": "categories", "pid": "pids", "tid": "tids", "shapes": "shapes", "dtypes": "dtypes",
+    "grid": "dims", "block": "dims", "collective": "collectives",
+}  # fmt: skip
+"""Column -> the collector's codes that it holds."""
+_CODES = tuple(dict.fromkeys(_CODED.values()))
 
 
 class Collector:
@@ -56,6 +64,10 @@ class Collector:
         self.notes: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
         self.decoder = EventDecoder(cpu, python_frames, self.note)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What :meth:`absorb` needs; a decoder cannot leave its process."""
+        return {k: v for k, v in self.__dict__.items() if k != "decoder"}
 
     def add(self, events: Sequence[Any]) -> None:
         """Take one batch of events, in file order."""
@@ -86,6 +98,33 @@ class Collector:
         if e.cat in FLOWS or not self.cpu_wanted or e.ph != "X":
             return SKIPPED
         return CPU if self.python_frames or e.cat not in _PYTHON else SKIPPED
+
+    def alike(self) -> Collector:
+        """An empty collector of the same kind."""
+        return Collector(cpu=self.cpu_wanted, python_frames=self.python_frames)
+
+    def absorb(self, part: Collector) -> None:
+        """Take what another collector made of the events that follow, as if they had been added here.
+
+        Args:
+            part: a collector of one batch, which noted nothing.
+        """
+        codes = {}
+        for name in _CODES:
+            mine, theirs = getattr(self, name), getattr(part, name)
+            # The spare last place is for -1, which means missing.
+            codes[name] = np.array([mine.setdefault(v, len(mine)) for v in theirs] + [-1], np.int32)
+        for table, more in ((self.gpu, part.gpu), (self.cpu, part.cpu)):
+            for name, column in more.columns.items():
+                into = table.columns.setdefault(name, Column())
+                for rows, values, mask in column.parts:
+                    if values is not None and name == "index":
+                        values = values + self.count
+                    elif values is not None and name in _CODED:
+                        values = codes[_CODED[name]][values]
+                    into.parts.append((rows, values, mask))
+            table.rows += more.rows
+        self.count += part.count
 
     def note(self, what: str, example: str = "", count: int = 1) -> None:
         """Count something odd; the first example is shown with the count."""

@@ -27,6 +27,19 @@ TRIAL_BYTES = 256 << 20  # what trying cuts in one text may decode in all: half 
 _BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some whole events, if the guess is right.
+
+    Attributes:
+        text: events, the comma after the last, and blanks up to the next event.
+        end: where the last event ends; 0 where this is the rest, of which nothing is known.
+    """
+
+    text: bytes
+    end: int
+
+
 @dataclass
 class Framing(Envelope):
     """Cuts one trace into batches of events; what stands around them is in the :class:`Envelope`."""
@@ -41,7 +54,10 @@ class Framing(Envelope):
     # -- public -----------------------------------------------------------------------------------------
 
     def batches(
-        self, decode: Callable[[memoryview], list[T]], split: Callable[[bytes], list[T]]
+        self,
+        decode: Callable[[memoryview], list[T]],
+        split: Callable[[bytes], list[T]],
+        ahead: Callable[[Framing, bytes], bytes] | None = None,
     ) -> Iterator[list[T]]:
         """Give all events of the trace, in file order, some thousands at a time.
 
@@ -49,6 +65,7 @@ class Framing(Envelope):
             decode: decodes a JSON array of events; raises :class:`msgspec.DecodeError` on bad syntax and
                 :class:`msgspec.ValidationError` on values of an undeclared type.
             split: decodes the same array event by event, tolerating such values.
+            ahead: may read events first (by :meth:`pieces`); gets the text before the first, returns the rest.
 
         Yields:
             Lists of events.
@@ -57,6 +74,8 @@ class Framing(Envelope):
             TraceError: empty, not a trace, truncated or malformed.
         """
         pending = self._find_events()
+        if ahead is not None:
+            pending = ahead(self, pending)
         while True:
             batch, pending, done = self._next(pending, decode, split)
             if batch:
@@ -69,6 +88,25 @@ class Framing(Envelope):
         for kind, count in self.repaired.items():
             self.warnings.append(f"{count} {kind} repaired")
         self.warnings.extend(self.stream.notes or ())
+
+    def begin(self) -> bytes:
+        """Read up to the first event; the text from there on that was read. :meth:`batches` does it by itself."""
+        return self._find_events()
+
+    def pieces(self, pending: bytes) -> Pieces:
+        """Cut the text into the pieces that :meth:`batches` would decode, without decoding: the cuts are guesses.
+
+        Whoever decodes a piece proves its cut, if all before it are proved, and calls :meth:`passed`. What is not
+        passed must be given back to :meth:`batches`: the pieces, then what :class:`Pieces` still holds.
+
+        Args:
+            pending: text before the first piece.
+        """
+        return Pieces(self, pending)
+
+    def passed(self, piece: Piece) -> None:
+        """The events of a piece have been read."""
+        self._offset += len(piece.text)
 
     # -- the events -------------------------------------------------------------------------------------
 
@@ -264,7 +302,38 @@ class Framing(Envelope):
         self._finish(rest)
 
 
-def _cuts(text: bytearray) -> Iterator[int]:
+@dataclass
+class Pieces:
+    """An iterator over the pieces of a trace; the last, where no cut is in sight, has an ``end`` of 0.
+
+    Attributes:
+        framing: where text comes from.
+        pending: text that was read and is in no piece yet.
+    """
+
+    framing: Framing
+    pending: bytes
+    _done: bool = False
+
+    def __iter__(self) -> Pieces:
+        return self
+
+    def __next__(self) -> Piece:
+        """Read and cut the next piece."""
+        if self._done:
+            raise StopIteration
+        more = self.framing.stream.read(self.framing.chunk)
+        text = self.pending + more
+        end = next(_cuts(text), 0) if more else 0
+        following = _BOUNDARY.match(text, end - 1) if end else None
+        if following is None:
+            self._done, self.pending = True, b""
+            return Piece(text, 0)
+        self.pending = text[following.end() - 1 :]
+        return Piece(text[: following.end() - 1], end)
+
+
+def _cuts(text: bytes | bytearray) -> Iterator[int]:
     """Ends of pieces worth trying: just after the ``}`` of ``} , {``, from the end of the text backwards."""
     end, window = len(text), 1 << 14
     tried, most = 0, max(8, min(200, TRIAL_BYTES // len(text)))

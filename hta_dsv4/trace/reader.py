@@ -20,6 +20,7 @@ import pandas as pd
 
 from hta_dsv4.errors import TraceError
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.ahead import processes, read_ahead
 from hta_dsv4.trace.cache import Slot
 from hta_dsv4.trace.collect import LONGEST_NS, Collector
 from hta_dsv4.trace.container import DEFAULT_MAX_RATIO, RATIO_FREE, Progress, members, open_trace
@@ -47,6 +48,7 @@ def read_trace(
     max_ratio: float = DEFAULT_MAX_RATIO,
     chunk: int = CHUNK,
     cache: bool = True,
+    workers: int | None = None,
 ) -> Trace:
     """Read one Kineto trace, exactly.
 
@@ -62,6 +64,8 @@ def read_trace(
         chunk: bytes of JSON decoded at once; the tables do not depend on it.
         cache: take a large trace from the cache where it was read before, and keep it there
             (:mod:`hta_dsv4.trace.cache`); the result is the same.
+        workers: how many processes decode, this one included (:mod:`hta_dsv4.trace.ahead`); by default several where
+            the file is large. The result is the same.
 
     Returns:
         The trace. ``activities`` has ``GPU_COLUMNS``, and with ``cpu`` ``LINK_COLUMNS`` as well.
@@ -72,7 +76,7 @@ def read_trace(
     """
     file = Path(path)
     if not cache:
-        return _read(file, cpu, python_frames, salvage, progress, member, max_ratio, chunk)[0]
+        return _read(file, cpu, python_frames, salvage, progress, member, max_ratio, chunk, workers)[0]
     slot = Slot(file, {"cpu": cpu, "python_frames": python_frames, "salvage": salvage, "member": member})
     kept = slot.find()
     # A bomb stays one, however it came to be kept.
@@ -81,7 +85,9 @@ def read_trace(
             progress(file.stat().st_size, file.stat().st_size)
         return kept[0]
     try:
-        trace, json_bytes = _read(file, cpu, python_frames, salvage, progress, member, max_ratio, chunk)
+        trace, json_bytes = _read(
+            file, cpu, python_frames, salvage, progress, member, max_ratio, chunk, workers
+        )
     except BaseException:
         slot.abandon()
         raise
@@ -98,14 +104,20 @@ def _read(
     member: str | None,
     max_ratio: float,
     chunk: int,
+    workers: int | None,
 ) -> tuple[Trace, int]:
     """Read a trace afresh: the trace, and how many bytes of JSON it came from."""
     stream = open_trace(file, member=member, max_ratio=max_ratio, progress=progress, lenient=salvage)
     framing = Framing(stream, salvage=salvage, chunk=max(chunk, 64))
     collector = Collector(cpu=cpu, python_frames=python_frames)
+    number = 1 if salvage else processes(file, workers)
+
+    def ahead(framing: Framing, pending: bytes) -> bytes:
+        return read_ahead(framing, pending, collector, number) if number > 1 else pending
+
     try:
         with _no_garbage_collection():
-            for batch in framing.batches(collector.decoder.decode, collector.decoder.split):
+            for batch in framing.batches(collector.decoder.decode, collector.decoder.split, ahead):
                 collector.add(batch)
     except RecursionError as error:
         raise TraceError(f"{file}: JSON nested more deeply than in any trace; capture it again") from error
