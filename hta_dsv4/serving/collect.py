@@ -10,7 +10,7 @@ import os
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hta_dsv4.errors import HtaDsv4Error, TraceError
@@ -23,6 +23,8 @@ _TRACE = re.compile(r"\.trace\.json(\.gz)?$")
 # vLLM's API server records itself too, without a step in it; SGLang's merged file repeats what the ranks' say.
 _NO_RANK = re.compile(r"\.async_llm\.|^merged-")
 _RANK = re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,6})(?!\d)|-TP-(\d{1,6})(?!\d)")
+# data-parallel groups: SGLang ...-TP-0-DP-1..., vLLM ...dp1_pp0_tp0_...
+_GROUP = re.compile(r"-DP-(\d+)|(?:^|_)dp(\d+)_")
 _LOOK_S = 0.1
 
 
@@ -166,7 +168,11 @@ def collect(
         broken[name] = f"{folder / name}: still being written"
     if not done and not broken:
         raise HtaDsv4Error(_nothing(folder, prefix, foreign, timeout_s))
-    ranks = tuple(sorted(done.values(), key=lambda r: (r.rank, r.path.name)))
+    groups = len({_group(name) for name in names}) if names else 1
+    ranks = tuple(
+        replace(r, check=check_decode(r.trace, concurrency, r.rank, groups))
+        for r in sorted(done.values(), key=lambda r: (r.rank, r.path.name))
+    )
     return Collected(ranks, int(world), broken, tuple(_notes(names, prefix)))
 
 
@@ -216,6 +222,11 @@ def _read(path: Path, concurrency: int) -> RankTrace:
         found = _RANK.search(path.name)
         rank = int(found[1] or found[2]) if found else 0
     return RankTrace(path, rank, trace, check_decode(trace, concurrency, rank))
+
+
+def _group(name: str) -> str:
+    found = _GROUP.search(name)
+    return (found[1] or found[2]) if found else ""
 
 
 def _notes(names: list[str], prefix: str) -> list[str]:

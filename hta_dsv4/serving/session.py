@@ -35,6 +35,7 @@ DEFAULT_OUTPUT = (
 )
 _MARGIN = 3  # tokens beyond the recorded steps: engines answer a step or two late
 _METRICS_S = 2.0
+_BUSY = 0.7  # of a core: beyond, a client that reads one chunk after the other may be what is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +155,7 @@ async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None
     async with open_client(options.url) as client:
         served = recorded.served = await detect(client, options.engine)
         trace_file(_naming(options, served).path)  # before the server works, not after
-        for sentence in (served.note,) if served.note else ():
-            recorded.notes += (sentence,)
+        recorded.notes += (served.note,) if served.note else ()
         say(f"{served.engine} {served.version or ''}".strip() + f" serves {served.model}")
         load = recorded.load = _load(options, served)
         check_folder(options.trace_dir, served.engine)
@@ -169,7 +169,7 @@ async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None
             say(f"waiting until {load.concurrency} requests of {load.prompt_tokens} tokens decode")
             await under_way.all_decoding(options.ready_s)
             await _scheduler_agrees(client, served, under_way, recorded, say)
-            recorded.measured = await _baseline(under_way, options)
+            recorded.measured = await _baseline(under_way, options, recorded)
             say(f"recording {options.steps} steps")
             async with profiling(profiler, window, say, options.stop_s):
                 recorded.recording = True
@@ -235,7 +235,7 @@ async def _scheduler_agrees(
         await asyncio.sleep(0.1)
 
 
-async def _baseline(under_way: RunningLoad, options: ServerCapture) -> Measured:
+async def _baseline(under_way: RunningLoad, options: ServerCapture, recorded: _Recorded) -> Measured:
     """Time steps without the profiler.
 
     Raises:
@@ -243,16 +243,23 @@ async def _baseline(under_way: RunningLoad, options: ServerCapture) -> Measured:
     """
     if not await under_way.decoded(under_way.tokens(), options.warmup, options.window_s):
         raise ServerError(_too_short(under_way, under_way.load, options))
-    since = time.monotonic_ns()
+    since, worked = time.monotonic_ns(), time.process_time_ns()
     # one more than timed: a step lies between two tokens
     if not await under_way.decoded(under_way.tokens(), options.baseline + 1, options.window_s):
         raise ServerError(_too_short(under_way, under_way.load, options))
-    values = step_ms(under_way.result(), since, time.monotonic_ns())
+    until = time.monotonic_ns()
+    busy = (time.process_time_ns() - worked) / (until - since)
+    values = step_ms(under_way.result(), since, until)
     if len(values) < options.concurrency:
         raise ServerError(
             "the server does not say with each chunk how many tokens there are "
             "(stream_options.continuous_usage_stats), so its steps cannot be timed without the profiler; use a "
             "release of vLLM or SGLang that does"
+        )
+    if busy > _BUSY:
+        recorded.notes += (
+            f"reading the streams took {100 * busy:.0f} % of a core, so the step time without the profiler may be this "
+            "client's and not the server's",
         )
     return Measured(tuple(values), options.baseline, options.warmup)
 
@@ -278,6 +285,10 @@ def _keep(options: ServerCapture, recorded: _Recorded, say: Say) -> ServerCaptur
     notes = (*recorded.notes, *found.notes)
     if recorded.interrupted:
         notes += ("interrupted while it was recorded: fewer steps than asked",)
+    if any(r.check.speculative for r in found.ranks):
+        notes += (
+            "speculative decoding: a step gives more than a token, so a step takes longer than time per token",
+        )
     naming = _naming(options, recorded.served)
     kept = keep(found, naming, recorded.served, recorded.load, recorded.measured, notes)
     return ServerCaptured(
