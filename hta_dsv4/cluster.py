@@ -12,15 +12,20 @@ import contextlib
 import hashlib
 import logging
 import os
+import pickle
 import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from queue import Empty, SimpleQueue
+from types import FunctionType
+from typing import Any
 
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.shares import parse_by
@@ -36,10 +41,10 @@ MANY_BYTES = 200 << 20
 """``auto`` starts local processes for this many files of this many bytes or more, together: reading them takes a
 process some 20 s, and starting workers 3 to 5 s. Plain JSON counts a tenth: it is that much larger than gzip."""
 CONNECT_S = 15
+POLL_S, ALONE_S = 2, 60
+"""How often is looked whether any worker is left, and how long none may be: one that died is replaced in seconds."""
 FAILURES = 3
 """A trace whose workers die this often is given up: it is the trace's doing, mostly memory."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -199,23 +204,45 @@ class Cluster:
     ) -> list[Outcome]:
         """Outcomes in the order of the tasks, whatever the order they end in."""
         digest = source_digest()
-        futures = [self._client.submit(_guarded, task, digest, pure=False) for task in tasks]
+        run = _by_value(_unpack_and_run)
+        work = [pickle.dumps(partial(_guarded, task, digest)) for task in tasks]
+        futures = [self._client.submit(run, packed, pure=False) for packed in work]
         place = {f.key: i for i, f in enumerate(futures)}
+        ended: SimpleQueue[Any] = SimpleQueue()
+        for future in futures:
+            future.add_done_callback(ended.put)
         out: list[Outcome | None] = [None] * len(futures)
         try:
-            for done, future in enumerate(_distributed().as_completed(futures, loop=self._client.loop), 1):
+            for done in range(1, len(futures) + 1):
+                future = self._next(ended)
                 at = place[future.key]
                 try:
                     out[at] = future.result()
-                except Exception as error:  # what a worker's machine or network may raise has no end
+                except (Exception, CancelledError) as error:  # what a machine or network may raise has no end
                     raise self._said(error, names[at]) from error
-                finally:
-                    future.release()
+                future.release()
                 if progress is not None:
                     progress(done, len(futures))
         finally:
             self._client.cancel([f for f in futures if not f.done()])
         return [o for o in out if o is not None]
+
+    def _next(self, ended: SimpleQueue[Any]) -> Any:
+        """The next task that has ended; not for ever, where nobody is left to end one."""
+        alone_since: float | None = None
+        while True:
+            try:
+                return ended.get(timeout=POLL_S)
+            except Empty:
+                if self._client.nthreads():
+                    alone_since = None
+                    continue
+            now = time.monotonic()
+            alone_since = now if alone_since is None else alone_since
+            if now - alone_since > ALONE_S:
+                raise HtaDsv4Error(
+                    f"--cluster {self.where}: no worker is left, for {ALONE_S} s now; start some and try again"
+                )
 
     def _said(self, error: Exception, name: str) -> HtaDsv4Error:
         kind = type(error).__name__
@@ -229,6 +256,8 @@ class Cluster:
                 f"--cluster {self.where}: a worker lacks what it needs ({error}); install hta-dsv4 "
                 f"{metadata.version('hta-dsv4')} where workers run"
             )
+        if isinstance(error, CancelledError):
+            return HtaDsv4Error(f"--cluster {self.where}: the scheduler is gone; {name} was not read")
         return HtaDsv4Error(f"--cluster {self.where}: {name} was not read ({kind}: {str(error)[:200]})")
 
     def _connect(self, workers: int | None) -> Any:
@@ -279,6 +308,21 @@ def _size(file: Path) -> int:
 
 def _same(one: Reduced, trace: Any) -> bool:
     return bool(one.trace.path == trace.path and one.trace.activities is trace.activities)
+
+
+def _unpack_and_run(packed: bytes) -> Any:
+    """On a worker, sent as code: a worker without this package fails the task with the reason instead of dying."""
+    import pickle
+
+    return pickle.loads(packed)()
+
+
+def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A copy of a function that is pickled as its code, not as a name to be imported."""
+    assert isinstance(function, FunctionType)
+    copy = FunctionType(function.__code__, {"__builtins__": __builtins__}, "hta_dsv4_read")
+    copy.__module__, copy.__qualname__ = "__main__", "hta_dsv4_read"
+    return copy
 
 
 def _guarded(task: Callable[[], Outcome], digest: str) -> Outcome:

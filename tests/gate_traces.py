@@ -32,6 +32,7 @@ def made(
     seed: int = 0,
     gpu: str = "NVIDIA H200",
     rank: int | None = 0,
+    world_size: int = 1,
     manifest: Mapping[str, object] | None = MANIFEST,
 ) -> Path:
     """Write a trace of ``steps`` steps: ``copies`` attention kernels, one GEMM and one kernel no rule knows, in us.
@@ -39,7 +40,7 @@ def made(
     ``noise`` is the standard deviation of each kernel's time, us; a ``manifest`` is written beside it.
     """
     random_ = random.Random(seed)
-    trace = KinetoTrace(rank=rank, device=gpu)
+    trace = KinetoTrace(rank=rank, world_size=world_size, device=gpu)
 
     def us(mean: float) -> float:
         return round(max(mean + random_.gauss(0, noise), 0.001), 3)
