@@ -23,12 +23,19 @@ def traces_dir() -> Path:
 
 
 def traces() -> dict[str, Path]:
-    """Shipped traces: name -> file, e.g. ``traces()["h200_probe"]``; a name is the file's without its suffixes."""
-    found = {}
-    for path in sorted(traces_dir().rglob("*")):
+    """Shipped variants by name: a file without its suffixes, or a folder of ranks.
+
+    E.g. ``traces()["h200_probe"]`` is a file and ``traces()["cuda_graph_c32_tp2"]`` a folder with a trace per rank.
+    """
+    files, folders = {}, {}
+    root = traces_dir()
+    for path in sorted(root.rglob("*")):
         if path.is_file() and path.name.endswith(_SUFFIXES):
-            found[path.name.split(".")[0]] = path
-    return found
+            if path.parent == root:
+                files[path.name.split(".")[0]] = path
+            else:
+                folders[path.parent.name] = path.parent
+    return files | folders
 
 
 def resolve(text: str) -> tuple[str | None, Path]:
