@@ -73,7 +73,8 @@ class DecodeCheck:
             ).rstrip(",")
         said = ", ".join(f"{n} {kind}" for kind, n in self.kinds.items())
         if not self.ok:
-            return f"rank {self.rank}: {self.good} of {self.steps} captured steps decode {asked} and nothing else ({said})"
+            few = f"{self.good} of {self.steps} captured steps decode"
+            return f"rank {self.rank}: {few} {asked} and nothing else ({said})"
         many = f"all {self.good} captured steps are" if self.good > 1 else "the captured step is a"
         drafts = self.kinds.get(SPECULATION, 0)
         return f"rank {self.rank}: {many} decode step{'s' * (self.good > 1)} of {asked}".rstrip(",") + (

@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
 @dataclass(slots=True)
 class Interrupts:
-    """How often we were interrupted."""
+    """How often we were interrupted, and what that does.
+
+    Attributes:
+        count: how often.
+        cancel: set while work is under way.
+    """
 
     count: int = 0
+    cancel: Callable[[], object] | None = field(default=None, repr=False)
 
 
 def run_interruptibly(
@@ -22,7 +29,8 @@ def run_interruptibly(
 ) -> None:
     """Run in an event loop; Ctrl-C (and a polite kill) cancels the work once, so that it can put things in order.
 
-    A second one cancels what is being waited for then. Returns also when interrupted: ask ``interrupts``.
+    A second one cancels what is being waited for then. Returns also when interrupted: ask ``interrupts``. In a
+    notebook, whose own loop runs in this thread, the work gets a thread of its own.
 
     Args:
         work: what to run; cleans up when it is cancelled.
@@ -30,29 +38,46 @@ def run_interruptibly(
         say: told what the first one sets in motion.
     """
 
-    async def body() -> None:
-        loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        assert task is not None
+    def interrupt() -> None:
+        interrupts.count += 1
+        if interrupts.count == 1:
+            say("interrupted: ending the requests and the profiler; once more to leave at once")
+        if interrupts.cancel is not None:
+            interrupts.cancel()
 
-        def interrupt() -> None:
-            interrupts.count += 1
-            if interrupts.count == 1:
-                say("interrupted: ending the requests and the profiler; once more to leave at once")
-            task.cancel()
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        asyncio.run(_cancellable(work, interrupts, interrupt))
+        return
+    before = None
+    with suppress(ValueError):  # not in the main thread: whoever runs there is interrupted
+        before = signal.signal(signal.SIGINT, lambda *_: interrupt())
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(asyncio.run, _cancellable(work, interrupts, interrupt)).result()
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
 
-        handled = []
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread
-                loop.add_signal_handler(number, interrupt)
-                handled.append(number)
-        try:
-            await work
-        except asyncio.CancelledError:
-            if not interrupts.count:
-                raise
-        finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
 
-    asyncio.run(body())
+async def _cancellable(
+    work: Coroutine[Any, Any, None], interrupts: Interrupts, interrupt: Callable[[], None]
+) -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    interrupts.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+    handled = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread, or not POSIX
+            loop.add_signal_handler(number, interrupt)
+            handled.append(number)
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not interrupts.count:
+            raise
+    finally:
+        interrupts.cancel = None
+        for number in handled:
+            loop.remove_signal_handler(number)

@@ -115,3 +115,41 @@ def test_interrupted_twice(tmp_path: Path) -> None:
     assert took < 6
     assert f"curl -X POST {server.url}/stop_profile" in said
     assert "Traceback" not in said
+
+
+def test_capture_in_a_notebook(tmp_path: Path) -> None:
+    """Called where an event loop runs already, as in a notebook -> works, and its stop button stops the profiler."""
+    folder = folder_in(tmp_path)
+    code = f"""
+import asyncio, signal, sys
+from pathlib import Path
+from hta_dsv4.serving.client import ServerUrl
+from hta_dsv4.serving.session import ServerCapture, capture_server
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+async def cell(steps):
+    options = ServerCapture(ServerUrl.parse(sys.argv[1]), Path({str(folder)!r}), concurrency=4, prompt_tokens=8,
+                            steps=steps, baseline=5, out=Path({str(tmp_path)!r}), label=f"n{{steps}}")
+    done = capture_server(options, lambda line: print(line, flush=True))
+    print(steps, done.problem, done.interrupted, done.found.ranks[0].check.steps, flush=True)
+
+asyncio.run(cell(3))
+asyncio.run(cell(1500))
+"""
+    with serve(folder) as server:
+        with subprocess.Popen(
+            [sys.executable, "-c", code, server.url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as run:
+            wait_for(lambda: len(server.profile_bodies) == 2 and server.engine.session is not None)
+            time.sleep(0.3)
+            run.send_signal(signal.SIGINT)
+            said, error = run.communicate(timeout=60)
+        assert not server.engine.session_open
+    assert "3 None False 3" in said, said + error
+    assert "1500 " in said, said + error
+    last = said.splitlines()[-1].split()
+    assert last[-2] == "True"
+    assert 0 < int(last[-1]) < 1500
