@@ -58,13 +58,13 @@ class Outcome:
 
 @cache
 def source_digest() -> str:
-    """A digest of this package's source and rules: two machines that agree in it compute the same numbers."""
+    """A digest of the source and rules that tables come from: machines that agree in it compute the same numbers."""
     found = hashlib.sha256()
     root = Path(__file__).resolve().parent
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".toml")):
-        name = path.relative_to(root).as_posix()
-        if not name.startswith("_traces/"):  # a checkout keeps them elsewhere
-            found.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+    inner = [p for floor in ("trace", "classify", "analysis") for p in (root / floor).rglob("*")]
+    for path in sorted((*inner, *root.glob("run*.py"), Path(__file__).resolve(), root / "reduction.py")):
+        if path.suffix in (".py", ".toml"):
+            found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:16]
 
 
@@ -234,9 +234,12 @@ class Cluster:
             try:
                 return ended.get(timeout=POLL_S)
             except Empty:
-                if self._client.nthreads():
-                    alone_since = None
-                    continue
+                with contextlib.suppress(
+                    OSError, TimeoutError
+                ):  # a scheduler that is gone has no workers either
+                    if self._client.nthreads():
+                        alone_since = None
+                        continue
             now = time.monotonic()
             alone_since = now if alone_since is None else alone_since
             if now - alone_since > ALONE_S:

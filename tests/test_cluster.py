@@ -58,8 +58,8 @@ def started(folder: Path, *command: str, **env: str) -> subprocess.Popen[bytes]:
 
 
 @contextlib.contextmanager
-def separate(folder: Path, **env: str) -> Iterator[str]:
-    """A scheduler and a worker started from a shell, as on other machines; its address."""
+def separate(folder: Path, **env: str) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A scheduler and a worker started from a shell, as on other machines; its address, and the two."""
     where = folder / "scheduler.json"
     common = ("--scheduler-file", str(where))
     scheduler = started(folder, "scheduler", *common, "--port", "0", "--no-dashboard", "--host", "127.0.0.1")
@@ -72,7 +72,7 @@ def separate(folder: Path, **env: str) -> Iterator[str]:
             time.sleep(0.1)
         worker = ("worker", *common, "--nworkers", "1", "--nthreads", "1", "--no-dashboard", "--no-nanny")
         processes.append(started(folder, *worker, **env))
-        yield json.loads(where.read_text())["address"]
+        yield json.loads(where.read_text())["address"], processes
     finally:
         for process in reversed(processes):
             process.terminate()
@@ -144,7 +144,7 @@ def test_every_case_ends_the_same(local, name):
 def test_commands_write_the_same_bytes_over_a_separate_scheduler(tmp_path, folder):
     """Scheduler and worker of their own, --cluster tcp://... -> byte for byte what one process writes."""
     inputs = {"shares": [str(folder)], "diff": [str(folder), "cuda_graph"]}
-    with separate(tmp_path) as address:
+    with separate(tmp_path) as (address, _):
         for command, traces in inputs.items():
             many = cli(command, *traces, "--json", "--cluster", address)
             one = cli(command, *traces, "--json", "--cluster", "off")
@@ -171,6 +171,20 @@ def test_a_worker_killed_midway_costs_a_retry(tmp_path, local):
     same(load(tmp_path), many, "kernel")
     client.wait_for_workers(2, timeout=PATIENCE)
     assert killed[0] not in client.run(os.getpid).values()
+
+
+def test_nobody_waits_for_workers_or_a_scheduler_that_are_gone(tmp_path, folder, monkeypatch):
+    """The only worker dies, then the scheduler -> a line each, not a wait without end."""
+    monkeypatch.setattr(cluster_module, "ALONE_S", 1)
+    monkeypatch.setattr(cluster_module, "POLL_S", 0.5)
+    with separate(tmp_path) as (address, (scheduler, worker)), Cluster(address) as cluster:
+        worker.kill()
+        with pytest.raises(HtaDsv4Error, match="no worker is left"):
+            cluster.load(folder)
+        scheduler.kill()
+        scheduler.wait()
+        with pytest.raises(HtaDsv4Error, match=r"the scheduler is gone|no worker is left"):
+            cluster.load(folder)
 
 
 def test_a_file_that_workers_do_not_see_is_one_line(local, folder, tmp_path, monkeypatch):
@@ -200,7 +214,8 @@ def test_another_version_on_a_worker_is_refused(local, folder, monkeypatch):
 def test_a_worker_without_the_package_is_said(tmp_path, folder):
     """A worker whose Python has no hta_dsv4 -> one line that says what to install where."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['hta_dsv4'] = None\n")
-    with separate(tmp_path, PYTHONPATH=str(tmp_path)) as address:
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    with separate(tmp_path, PYTHONPATH=path) as (address, _):
         done = cli("shares", str(folder), "--cluster", address)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "install hta-dsv4" in done.stderr
