@@ -1,0 +1,106 @@
+"""What many ranks cost: a folder of generated ranks reduced by one process and by workers, and how both grow.
+
+Each measurement is a fresh process that loads the folder, makes the share table by bucket and reports its wall time,
+the memory of the process that asks, and a digest of every rank's integers, the same in all rows of one size.
+
+    python -m benchmarks.cluster                       # 10, 100 and 1,000 ranks of 2 steps of 600 kernels
+    python -m benchmarks.cluster --ranks 100 --kernels 6000
+    python -m benchmarks.cluster --address tcp://host:8786 --folder /shared/tmp
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.generate import Plan, generate
+
+ONE = "one process"
+
+
+def measure(folder: str, where: str) -> dict[str, object]:
+    """Load a folder of ranks in this process or with workers; seconds, peak MB, and a digest of the tables."""
+    from hta_dsv4.cluster import Cluster
+    from hta_dsv4.run import load
+
+    started = time.perf_counter()
+    if where == ONE:
+        shares, ready = load(folder).shares("bucket"), started
+    else:
+        name, _, count = where.partition(":")
+        local = name == "local"
+        with Cluster(name if local else where, workers=int(count) if local else None) as cluster:
+            ready = time.perf_counter()
+            shares = cluster.load(folder).shares("bucket")
+    seconds = time.perf_counter() - ready
+    found = hashlib.sha256()
+    for rank in shares.ranks:
+        found.update(repr((rank.rank, rank.steps, rank.extent)).encode() + rank.table.to_csv().encode())
+    return {
+        "seconds": seconds,
+        "start": ready - started,
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        "ranks": len(shares.ranks),
+        "digest": found.hexdigest(),
+    }
+
+
+def fresh(folder: Path, where: str) -> dict[str, object]:
+    """The same in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.cluster", "--measure", where, "--folder", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--ranks", type=int, nargs="*", default=[10, 100, 1000])
+    parser.add_argument("--kernels", type=int, default=600, help="per step; 2 steps")
+    parser.add_argument("--address", help="a scheduler, beside one process and local workers")
+    parser.add_argument("--folder", help="where traces are written; seen by all workers")
+    parser.add_argument("--measure", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.measure:
+        print(json.dumps(measure(asked.folder, asked.measure)))
+        return
+    rows = [ONE, "local:1", "local:2", *([f"local:{n}"] if (n := os.cpu_count() or 1) > 2 else [])]
+    rows += [asked.address] if asked.address else []
+    print(
+        "| ranks | MB on disk | read by | workers ready after s | s | ms a rank | peak MB of the asking process |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory(dir=asked.folder) as place:
+        folder = Path(place)
+        made = 0
+        for ranks in sorted(asked.ranks):
+            for rank in range(made, ranks):
+                plan = Plan(steps=2, kernels_per_step=asked.kernels, rank=rank, world_size=ranks, seed=rank)
+                generate(folder / f"rank{rank}.json.gz", plan)
+            made = ranks
+            size = sum(p.stat().st_size for p in folder.iterdir()) / 1e6
+            digests = set()
+            for where in rows:
+                found = fresh(folder, where)
+                digests.add(found["digest"])
+                seconds = float(str(found["seconds"]))
+                print(
+                    f"| {ranks:,} | {size:.0f} | {where} | {float(str(found['start'])):.1f} | {seconds:.1f} "
+                    f"| {1e3 * seconds / ranks:.0f} | {float(str(found['peak_mb'])):,.0f} |",
+                    flush=True,
+                )
+            if len(digests) != 1:
+                raise SystemExit(f"{ranks} ranks: the tables differ")
+    print("\nthe tables of all rows of one size are the same, to the nanosecond")
+
+
+if __name__ == "__main__":
+    main()
