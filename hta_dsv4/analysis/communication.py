@@ -51,6 +51,12 @@ class Communication:
         return tuple(sorted(found, key=lambda x: -x[1].late_ns))
 
     @property
+    def hidden(self) -> tuple[tuple[GroupWaits, Straggler], ...]:
+        """More work of a rank that nobody, or not mainly, waited for, the most first."""
+        found = [(g, s) for g in self.groups for s in g.hidden]
+        return tuple(sorted(found, key=lambda x: -x[1].extra_ns))
+
+    @property
     def clocks(self) -> tuple[tuple[str, ClockFit], ...]:
         """Every clock fit, with the name of the group it was made from; the reference ranks left out."""
         return tuple((g.aligned.group, c) for g in self.groups for c in g.clocks if c.rank != c.reference)

@@ -4,15 +4,22 @@ Ranks always arrive a little apart, and on a busy host by a lot: a wait alone is
 blamed where
 
 1. the same rank is last at the same place of the step in more than half of the steps (in both of two), by
-2. more than the clock fit leaves unexplained (95th percentile) and more than 1 us, taken at the median step;
+2. more than the clock fit leaves unexplained (95th percentile) and more than 1 us;
 3. its own time since the last collective exceeds the others' average by more than 5 standard deviations of what it
    varies from step to step at one place (robust: from differences of consecutive steps), and
 4. by more than 5 standard deviations from what it usually exceeds it by at other places (robust: median and median
-   absolute deviation; asked where a step has 8 places or more).
+   absolute deviation; asked where a step has 8 places or more), and
+5. that excess is at least half of how late it is (medians over the steps).
 
-Points 3 and 4 are asked of the GPU's work first: then kernels took longer and are named. Otherwise of its idle time:
-then the rank's host launched late. What passes neither is counted as wait and not blamed. With one step point 3 cannot
-be asked, and what is blamed says so.
+Points 3 to 5 are asked of the GPU's work first: then kernels took longer and are named. Otherwise of its idle time:
+then the rank's host launched late. Hosts stall at random, long and often, so idle time must also recur beyond chance:
+what it has in enough steps at once must exceed what any other place has when each step's places are shuffled (in 99 %
+of shuffles). And a host that is slower throughout is so most where most is launched, so it must be twice what 90 % of
+the other places have. Before the first collective of a step, idle time is how far apart the hosts launched the step: no
+place of the model, and not blamed. With one step point 3 cannot be asked, idle time is not blamed, and what is says so.
+
+A rank may also have more work that nobody waited for, because the other's host was later still. That is told apart
+(``hidden``): it shows as soon as the hosts are out of the way, in a CUDA graph. It must recur beyond chance as well.
 """
 
 from __future__ import annotations
@@ -33,6 +40,7 @@ LEAST_NS = 1_000
 SIGMAS = 5.0
 _MAD = 1.4826  # median absolute deviation -> standard deviation, of a normal distribution
 _PLACES = 8
+_SHUFFLES, _SURE = 300, 99  # how often places are shuffled; the percentile that chance must stay below
 _NAMED = 3  # kernels that a straggler names
 
 
@@ -63,6 +71,7 @@ class Straggler:
         extra_ns: its work (or idle time) since the last collective minus the others' average, median over the steps.
         threshold_ns: what ``extra_ns`` had to exceed.
         extras: the kernels it had more of, most first; empty where the host is late.
+        hidden: nobody waited for it, or not mainly: not blamed, but more work than the others have.
     """
 
     rank: int
@@ -75,6 +84,7 @@ class Straggler:
     extra_ns: int
     threshold_ns: int
     extras: tuple[Extra, ...] = ()
+    hidden: bool = False
 
 
 def find_stragglers(
@@ -84,7 +94,7 @@ def find_stragglers(
     wait: Ints,
     clock_noise_ns: int,
     usable: NDArray[np.bool_],
-) -> tuple[Straggler, ...]:
+) -> tuple[tuple[Straggler, ...], tuple[Straggler, ...]]:
     """Judge late arrivals by the rule of this module.
 
     Args:
@@ -96,36 +106,111 @@ def find_stragglers(
         usable: bool [collectives], those whose segment has a beginning and that all ranks leave together.
 
     Returns:
-        What is blamed, the most costly first.
+        (what is blamed, the most costly first; hidden work, the most first).
     """
     at = _by_place(aligned, usable)
     if not at.size:
-        return ()
-    known = at >= 0
-    late = np.where(known, lateness[:, at], 0)  # [ranks, places, steps]
-    floor = max(clock_noise_ns, LEAST_NS)
-    last = (late > floor) & known
-    needed = np.where(known.sum(axis=1) <= 2, known.sum(axis=1), known.sum(axis=1) // 2 + 1)
-    again = (last.sum(axis=2) >= np.maximum(needed, 1)) & (known.sum(axis=1) > 0)  # [ranks, places]
-    if not again.any():
-        return ()
-    judged = [(cause, _over(x, at)) for cause, x in ((WORK, found.work), (HOST, found.idle))]
-    out = []
-    for r, p in np.argwhere(again).tolist():
-        ks = at[p][at[p] >= 0]
-        for cause, (over, limits) in judged:
-            usual = float(np.median(over[r, p][known[p]]))
-            if usual <= max(limits[r], LEAST_NS):
-                continue
-            out.append(
-                Straggler(
-                    aligned.ranks[r], p, int(last[r, p].sum()), len(ks), round(float(np.median(late[r, p][known[p]]))),
-                    round(float(np.median(np.delete(wait, r, axis=0)[:, ks].sum(axis=0)))), cause, round(usual),
-                    round(max(limits[r], LEAST_NS)), _extras(found, r, ks) if cause == WORK else (),
-                )
-            )  # fmt: skip
-            break
-    return tuple(sorted(out, key=lambda s: (-s.late_ns, s.place, s.rank)))
+        return (), ()
+    judge = _Judge(aligned, found, lateness, wait, max(clock_noise_ns, LEAST_NS), at)
+    said = [judge.verdict(r, p) for r in range(len(aligned.ranks)) for p in range(len(at))]
+    blamed = sorted((s for s in said if s and not s.hidden), key=lambda s: (-s.late_ns, s.place, s.rank))
+    hidden = sorted((s for s in said if s and s.hidden), key=lambda s: (-s.extra_ns, s.place, s.rank))
+    return tuple(blamed), tuple(hidden)
+
+
+class _Judge:
+    """Everything that a verdict on one rank at one place needs, prepared once.
+
+    Args:
+        aligned, found, lateness, wait: as for :func:`find_stragglers`.
+        floor: lateness up to this is none, ns.
+        at: int64 [places, steps], positions of the collectives; -1 where there is none to judge.
+    """
+
+    def __init__(
+        self, aligned: Aligned, found: Segments, lateness: Ints, wait: Ints, floor: int, at: Ints
+    ) -> None:
+        self.aligned, self.found, self.wait, self.at = aligned, found, wait, at
+        self.known = at >= 0
+        number = self.known.sum(axis=1)
+        self.needed = np.where(number <= 2, number, number // 2 + 1)
+        # Where a capture has several steps, a place that is known in one of them tells nothing.
+        self.asked = number >= min(2, at.shape[1])
+        self.late = np.where(self.known, lateness[:, at], 0)  # [ranks, places, steps]
+        self.last = ((self.late > floor) & self.known).sum(axis=2)  # [ranks, places]
+        self.over = {cause: _over(x, at) for cause, x in ((WORK, found.work), (HOST, found.idle))}
+
+    def verdict(self, r: int, p: int) -> Straggler | None:
+        """What is to be said of a rank (its position) at a place; ``None`` where nothing is."""
+        if not self.asked[p]:
+            return None
+        again = self.last[r, p] >= self.needed[p]
+        behind = float(np.median(self.late[r, p][self.known[p]]))
+        extra = self._extra(WORK, r, p)
+        if extra is not None:
+            if again and 2 * extra >= behind:
+                return self._straggler(WORK, r, p, hidden=False)
+            if self._recurs(WORK, r, p):
+                return self._straggler(WORK, r, p, hidden=True)
+        extra = self._extra(HOST, r, p)
+        if extra is not None and extra < 2 * self._elsewhere(r, p):
+            return None
+        first = p == 0 and self.at.shape[0] > 1  # how far apart the hosts launched the step
+        if extra is not None and again and not first and 2 * extra >= behind and self._recurs(HOST, r, p):
+            return self._straggler(HOST, r, p, hidden=False)
+        return None
+
+    def _extra(self, cause: str, r: int, p: int) -> float | None:
+        """What the rank usually has more of there; ``None`` up to the limit of points 3 and 4."""
+        usual = float(np.median(self.over[cause][0][r, p][self.known[p]]))
+        return usual if usual > self._limit(cause, r) else None
+
+    def _elsewhere(self, r: int, p: int) -> float:
+        """Idle time that 90 % of the other places do not exceed, as :meth:`_extra` has it."""
+        over = self.over[HOST][0][r]
+        others = [float(np.median(over[q][k])) for q, k in enumerate(self.known) if q != p and k.any()]
+        return float(np.percentile(others, 90)) if others else 0.0
+
+    def _limit(self, cause: str, r: int) -> float:
+        return max(float(self.over[cause][1][r]), LEAST_NS)
+
+    def _recurs(self, cause: str, r: int, p: int) -> bool:
+        """Whether a place has, in enough steps at once, more than others get when each step's places are shuffled."""
+        if self.at.shape[1] < 2:
+            return False
+        values = np.where(self.known, self.over[cause][0][r], -np.inf)
+        own = float(_at_once(values[p : p + 1], self.needed[p : p + 1])[0])
+        others, needed = np.delete(values, p, axis=0), np.delete(self.needed, p)
+        random = np.random.default_rng(0)
+        most = [
+            float(_at_once(random.permuted(others, axis=0), needed).max(initial=-np.inf))
+            for _ in range(_SHUFFLES)
+        ]
+        return own > float(np.percentile(most, _SURE, method="higher"))
+
+    def _straggler(self, cause: str, r: int, p: int, *, hidden: bool) -> Straggler:
+        cells = self.known[p]
+        ks = self.at[p][cells]
+        waited = np.delete(self.wait, r, axis=0)[:, ks].sum(axis=0)
+        return Straggler(
+            rank=self.aligned.ranks[r],
+            place=p,
+            steps=int(self.last[r, p]),
+            of_steps=len(ks),
+            late_ns=max(round(float(np.median(self.late[r, p][cells]))), 0),
+            waited_ns=round(float(np.median(waited))),
+            cause=cause,
+            extra_ns=round(float(np.median(self.over[cause][0][r, p][cells]))),
+            threshold_ns=round(self._limit(cause, r)),
+            extras=_extras(self.found, r, ks) if cause == WORK else (),
+            hidden=hidden,
+        )
+
+
+def _at_once(values: Floats, needed: Ints) -> Floats:
+    """What each place has in as many steps as are needed: the needed-th largest over the steps."""
+    ordered = np.sort(values, axis=1)[:, ::-1]
+    return np.asarray(ordered[np.arange(len(values)), np.clip(needed, 1, values.shape[1]) - 1], np.float64)
 
 
 def _by_place(aligned: Aligned, usable: NDArray[np.bool_]) -> Ints:

@@ -54,6 +54,7 @@ class GroupWaits:
         layers: where each belongs in the model.
         segments: what ran before each.
         stragglers: what is blamed.
+        hidden: more work of a rank that nobody, or not mainly, waited for.
     """
 
     aligned: Aligned
@@ -66,6 +67,7 @@ class GroupWaits:
     layers: Layers
     segments: Segments
     stragglers: tuple[Straggler, ...]
+    hidden: tuple[Straggler, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -87,6 +89,21 @@ class GroupWaits:
         """Bool [collectives]: those in counted steps; all where there are no steps."""
         inside = self.aligned.step >= 0
         return inside if inside.any() else np.ones(len(self.aligned), bool)
+
+    @property
+    def step_start(self) -> tuple[int, int, int, int] | None:
+        """How far apart steps begin: which rank is last to a step's first collective, by how much, how often.
+
+        Returns:
+            ``(rank, lateness at the median step in ns, steps in which it is last beyond the noise, steps)`` of the rank
+            that is so most often; ``None`` where no rank is in more than half of them.
+        """
+        at = np.flatnonzero(self.aligned.place == 0)
+        beyond = (self.lateness[:, at] > self.noise_ns).sum(axis=1)
+        r = int(beyond.argmax()) if len(at) else 0
+        if not len(at) or 2 * beyond[r] <= len(at):
+            return None
+        return self.ranks[r], round(float(np.median(self.lateness[r, at]))), int(beyond[r]), len(at)
 
     @property
     def steps(self) -> int:
@@ -168,9 +185,9 @@ def taken_apart(parts: Sequence[RankPart], aligned: Aligned) -> GroupWaits:
     lateness, wait = arrival - others, dur - transfer
     cut = segments(parts, aligned)
     noise = max(c.p95_ns for c in clocks)
-    blamed = find_stragglers(aligned, cut, lateness, wait, noise, aligned.follows & symmetric)
+    blamed, hidden = find_stragglers(aligned, cut, lateness, wait, noise, aligned.follows & symmetric)
     layers = layers_of(parts[0], aligned.rows[0], aligned)
-    return GroupWaits(aligned, clocks, dur, wait, transfer, arrival, lateness, layers, cut, blamed)
+    return GroupWaits(aligned, clocks, dur, wait, transfer, arrival, lateness, layers, cut, blamed, hidden)
 
 
 def ends_together(parts: Sequence[RankPart], aligned: Aligned) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import pandas as pd
 
+from hta_dsv4.analysis.clocks import ClockFit
 from hta_dsv4.analysis.communication import Communication, causes_table, layer_table, place_name, rank_table
 from hta_dsv4.analysis.ranks import RankTable
 from hta_dsv4.analysis.stragglers import Straggler
@@ -16,6 +17,25 @@ from hta_dsv4.present.fill_grid import plain
 from hta_dsv4.present.machine import Table
 from hta_dsv4.present.ranks_grid import Found
 
+_COLUMNS = {
+    "ranks": (
+        "rank", "steps", "launches", "sum_ns", "work_ns", "communication_ns", "transfer_ns", "wait_ns", "busy_ns",
+        "idle_ns", "wall_ns", "over_median",
+    ),
+    "collectives": (
+        "group", "k", "step", "place", "layer", "half", "what", "elements", "rank", "start_ns", "dur_ns",
+        "transfer_ns", "wait_ns", "late_rank", "lateness_ns", "beyond_noise",
+    ),
+    "layers": (
+        "group", "layer", "half", "steps", "collectives", "transfer_ns", "wait_ns", "most_wait_ns", "most_wait_rank",
+    ),
+    "causes": ("late_rank", "bucket", "origin", "late_ns", "collectives"),
+    "clocks": ("group", *(f.name for f in fields(ClockFit))),
+    "late": (
+        "group", "rank", "where", "layer", "half", "place", "steps", "of_steps", "late_ns", "waited_ns", "cause",
+        "extra_ns", "threshold_ns", "bucket", "origin", "kernel", "hidden",
+    ),
+}  # fmt: skip
 RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE = (
     "ranks",
     "collectives",
@@ -55,7 +75,11 @@ def _group(g: GroupWaits) -> dict[str, Any]:
         "collectives": int(g.counted.sum()), "collectives_per_step": a.places or None,
         "transfer_ns": int(g.transfer[g.counted].sum()), "noise_ns": g.noise_ns, "layers_by": g.layers.how,
         "ranks_waits": _records(rank_table(g)), "clocks": [asdict(c) for c in g.clocks],
-        "late": [_late(g, s) for s in g.stragglers], "causes": _records(causes_table(g)),
+        "step_start": None if g.step_start is None else dict(
+            zip(("rank", "late_ns", "steps", "of_steps"), g.step_start, strict=True)
+        ),
+        "late": [_late(g, s) for s in g.stragglers], "hidden": [_late(g, s) for s in g.hidden],
+        "causes": _records(causes_table(g)),
         "layers": _records(layer_table(g)),
     }  # fmt: skip
 
@@ -73,18 +97,16 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def ranks_rows(found: Sequence[Found], of: str = RANKS) -> Table:
-    """Columns and rows of ``ranks --csv``.
+    """Columns and rows of ``ranks --csv``; the columns are the same whether or not there is a row.
 
     Args:
         found: one per variant.
         of: which table: one of :data:`ROWS`.
     """
-    rows: list[dict[str, Any]] = []
-    columns: list[str] = ["variant"]
-    for table, said in found:
-        one = _table(table, said, of)
-        columns += [str(c) for c in one.columns if str(c) not in columns]
-        rows += [{"variant": table.label, **r} for r in _records(one)]
+    rows = [
+        {"variant": table.label, **row} for table, said in found for row in _records(_table(table, said, of))
+    ]
+    columns = ["variant", *_COLUMNS[of]]
     return columns, [{c: r.get(c) for c in columns} for r in rows]
 
 
@@ -94,7 +116,7 @@ def _table(table: RankTable, said: Communication, of: str) -> pd.DataFrame:
     if of == CLOCKS:
         return pd.DataFrame([{"group": name, **asdict(c)} for name, c in said.clocks])
     if of == LATE:
-        return pd.DataFrame([_flat(g, s) for g, s in said.stragglers])
+        return pd.DataFrame([_flat(g, s) for g, s in (*said.stragglers, *said.hidden)])
     return {COLLECTIVES: said.table, LAYERS: said.by_layer, CAUSES: said.causes}[of]
 
 

@@ -113,9 +113,10 @@ def blame_grid(said: Communication) -> Grid:
     for g, s in said.stragglers:  # a kernel that is slower in every layer is one line
         alike.setdefault((g.aligned.group, str(s.rank), s.cause, _kernels(s)), []).append((g, s))
     rows = [_blamed(found) for found in alike.values()]
+    rows += [_hidden(g, s) for g, s in said.hidden]
     lead = [_group_said(g) for g in said.groups]
     lead += [f"{named(u)}: collectives not aligned, so no waits: {u.reason}" for u in said.failed]
-    if said.groups and not rows:
+    if said.groups and not said.stragglers:
         lead.append("nothing is blamed: no rank is late again and again at one place for a reason of its own")
     if any(s.of_steps == 1 for _, s in said.stragglers):
         lead.append("seen in one step only: whether it comes again is not known")
@@ -141,13 +142,29 @@ def _blamed(found: list[tuple[GroupWaits, Straggler]]) -> tuple[str, ...]:
     return str(first.rank), where, cause, *(us(t) for t in times), said
 
 
+def _hidden(g: GroupWaits, s: Straggler) -> tuple[str, ...]:
+    where = place_name(g, s.place) + " (hidden)"
+    return (
+        str(s.rank),
+        where,
+        _kernels(s),
+        us(s.late_ns),
+        us(s.waited_ns),
+        us(s.extra_ns),
+        f"{s.steps} of {s.of_steps}",
+    )
+
+
 def _own(said: Communication, notes: tuple[str, ...]) -> tuple[str, ...]:
     """Notes about collectives, and how a layer is known where only by count."""
     counted = any(g.layers.how == "count" for g in said.groups)
     more = (
         "layers are told from the number of all-reduces in a step (inferred): the embedding's, then two a layer",
     )
-    return notes + (more if counted else ())
+    hidden = (
+        "hidden: more work on that rank than on the others, but it is not mainly what they waited for; not blamed",
+    )
+    return notes + (more if counted else ()) + (hidden if said.hidden else ())
 
 
 def _group_said(g: GroupWaits) -> str:
@@ -163,9 +180,13 @@ def _group_said(g: GroupWaits) -> str:
     )
     unit = "us a step" if steps else "us"
     counted = f" ({steps_said(steps)})" if steps else ""
+    start = ""
+    if g.step_start is not None:
+        rank, late, n, of = g.step_start
+        start = f"; steps begin apart: rank {rank} is last to the first collective in {n} of {of} by {us(late)} us"
     return (
         f"{named(g)}: {number}{counted}, matched by {g.aligned.how}; transfer {transfer}, wait {each} {unit} "
-        f"per rank; lateness below {us(g.noise_ns)} us is not looked at"
+        f"per rank; lateness below {us(g.noise_ns)} us is not looked at{start}"
     )
 
 

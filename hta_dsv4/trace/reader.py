@@ -33,6 +33,7 @@ from hta_dsv4.trace.ranks import choose_ranks, missing_note
 from hta_dsv4.trace.suspects import suspicious_durations
 from hta_dsv4.trace.tables import Builder, pids_as_text
 
+_MANIFEST = "manifest.toml"  # what a capture writes beside its traces
 # vLLM writes rank0.<time>..., SGLang ...-TP-0...; a bare "tp2" is as often a world size and says nothing.
 _RANK_IN_NAME = (re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,6})(?!\d)"), re.compile(r"-TP-(\d{1,6})(?!\d)"))
 
@@ -247,7 +248,8 @@ def _listing(path: Path) -> tuple[bool, bool, list[Path]]:
     """Whether a path is a folder, whether it is a file, and the visible files of a folder, by name."""
     try:
         folder = path.is_dir()
-        entries = sorted(p for p in path.iterdir() if p.is_file() and p.name[0] != ".") if folder else []
+        inside = path.iterdir() if folder else ()
+        entries = sorted(p for p in inside if p.is_file() and p.name[0] != "." and p.name != _MANIFEST)
         return folder, path.is_file(), entries
     except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
         why = getattr(error, "strerror", None) or error
