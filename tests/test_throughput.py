@@ -117,6 +117,24 @@ def test_few_values_for_a_p99_and_single_repeats_are_said() -> None:
     assert "one repeat each" in notes
 
 
+def test_repeats_that_disagree_are_said() -> None:
+    """Repeats at 20 and 40 ms a step -> a note that something besides C changes; 20 and 21 -> none."""
+    apart = throughput(swept(measured(4, 1, 20), measured(4, 2, 40)))
+    assert any(n.startswith("C=4: repeats differ 2.0 times") for n in apart.notes)
+    assert not any("differ" in n for n in throughput(swept(measured(4, 1, 20), measured(4, 2, 21))).notes)
+
+
+def test_line_that_only_noise_leaves_standing() -> None:
+    """Repeats that scatter by half -> not "a line fits" but that nothing rules one out, and to measure more."""
+    steps = {1: (20, 60), 4: (30, 90), 16: (40, 130), 32: (150, 400)}
+    found = throughput(
+        swept(*[measured(c, i, s) for c, both in steps.items() for i, s in enumerate(both, 1)])
+    )
+    assert found.line is not None
+    assert found.line.fits is True
+    assert line_words(found)[0].startswith("nothing rules a line out")
+
+
 def test_rounds_go_up_and_down() -> None:
     """Two rounds -> over all values of C upwards, then downwards: drift is no slope."""
     assert rounds((1, 4, 16), 2) == [(1, 1), (1, 4), (1, 16), (2, 16), (2, 4), (2, 1)]

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from hta_dsv4.analysis.step_line import StepLine, step_line
 from hta_dsv4.errors import HtaDsv4Error
 
+DISAGREE = 1.5
+"""Repeats of one C whose throughputs differ by more than this factor are told: something besides C changes."""
 TAIL_NEEDS = 100
 """With fewer values than this the 99th percentile is the largest of them."""
 
@@ -236,6 +238,12 @@ def _notes(sweep: Sweep, levels: Sequence[Level]) -> list[str]:
             out.append(f"C={r.concurrency}, repeat {r.repeat}: {len(r.failures)} failed: {first}{more}")
         if r.unusable:
             out.append(f"C={r.concurrency}, repeat {r.repeat} counts in no figure: {r.unusable}")
+    for v in levels:
+        if v.low_tokens_per_s and v.high_tokens_per_s and v.high_tokens_per_s > DISAGREE * v.low_tokens_per_s:
+            out.append(
+                f"C={v.concurrency}: repeats differ {v.high_tokens_per_s / v.low_tokens_per_s:.1f} times: something "
+                "besides C changes (others on the machine, clocks, streams that come in bursts)"
+            )
     few = [v for v in levels if v.tpot is not None and v.tpot.n < TAIL_NEEDS]
     if few:
         sizes = ", ".join(f"{v.tpot.n} at C={v.concurrency}" for v in few if v.tpot)

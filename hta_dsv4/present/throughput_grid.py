@@ -9,6 +9,9 @@ from hta_dsv4.analysis.step_line import Interval, StepLine
 from hta_dsv4.analysis.throughput import Level, Spread, Throughput
 from hta_dsv4.present.grid import ABSENT, Grid
 
+_LOOSE = 0.1
+"""A line that fits only because repeats scatter is no finding where a mean is farther from it than this part."""
+
 
 def throughput_grids(found: Sequence[Throughput]) -> list[Grid]:
     """All there is to say of one sweep or several.
@@ -186,8 +189,13 @@ def line_words(t: Throughput) -> list[str]:
                 f"nothing tests the line: there are no repeats; the means lie within {off} of it, farthest at "
                 f"C={line.worst_at}"
             )
-    elif line.fits:
+    elif line.fits and abs(line.worst) <= _LOOSE:
         out.append(f"a line fits ({_chance(line)}); the means lie within {off} of it")
+    elif line.fits:
+        out.append(
+            f"nothing rules a line out ({_chance(line)}), but repeats scatter so much that a mean lies {off} off it, "
+            f"at C={line.worst_at}; measure more repeats"
+        )
     elif line.holds:
         out.append(
             f"the repeats are precise enough to tell this from a line ({_chance(line)}), but not by much: {off}"

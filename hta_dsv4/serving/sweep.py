@@ -18,6 +18,7 @@ import httpx
 from hta_dsv4.analysis.throughput import Fact, Repeat, Request, Sweep, SweepStoppedError, rounds
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.serving.client import ServerError, ServerUrl, open_client
+from hta_dsv4.serving.engine_clock import decode_time, late
 from hta_dsv4.serving.engines import AUTO, Served, alive, detect, running_requests
 from hta_dsv4.serving.load import Load, LoadResult, RequestTiming, Target, drive
 
@@ -142,9 +143,12 @@ async def _measure(
             load = Load(
                 c, options.prompt_tokens, options.output_tokens, c * options.waves, seed + (i + 1) * _SEEDS
             )
+            before = await decode_time(client, found.engine)
             result = await drive(client, target, load)
-            one = repeat_of(result, repeat, notes)
-            repeats.append(one)
+            after = None
+            if before is not None and result.completed:
+                after = await decode_time(client, found.engine, before.requests + len(result.completed))
+            repeats.append(repeat_of(result, repeat, notes, late(result, before, after)))
             if not result.completed and not await alive(client):
                 raise ServerError(f"{url.text}: the server no longer answers; look at its log")
 
@@ -162,17 +166,19 @@ async def _warm_up(
             raise ServerError(f"C={c}: every request failed: {result.failed[0].error}")
 
 
-def repeat_of(result: LoadResult, repeat: int, notes: list[str] | None = None) -> Repeat:
+def repeat_of(result: LoadResult, repeat: int, notes: list[str] | None = None, too_late: str = "") -> Repeat:
     """What one load says.
 
     Args:
         result: of a load run to its end.
         repeat: its number, from 1.
         notes: takes what a reader must know of how tokens were counted.
+        too_late: why the streams do not show when tokens were made, if they do not.
 
     Returns:
         The measurement; without a throughput, and with the reason, where a request failed, where the server counts no
-        tokens, or where the requests were not all decoding together for :data:`LEAST_STEPS` tokens.
+        tokens, where they came late, or where the requests were not all decoding together for :data:`LEAST_STEPS`
+        tokens.
     """
     c = result.load.concurrency
     requests = tuple(_request(t) for t in result.completed)
@@ -185,6 +191,8 @@ def repeat_of(result: LoadResult, repeat: int, notes: list[str] | None = None) -
         why = f"{len(failures)} of {result.load.requests} requests failed{unsent}, so the batch was not full"
     elif not all(t.completion_tokens for t in result.completed):
         why = "the server gives no usage, and chunks are not tokens"
+    elif too_late:
+        why = too_late
     elif not windows:
         why = (
             f"the {c} requests never decoded all at once; the server may run fewer together (vLLM --max-num-seqs, "
