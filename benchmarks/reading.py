@@ -15,14 +15,18 @@ import argparse
 import gzip
 import json
 import logging
+import os
 import platform
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,7 +37,7 @@ FIGURES = ("seconds", "cpu_seconds", "peak_mb", "over_import_mb")
 Read = Callable[[str], "tuple[int, float] | None"]
 
 
-def _ours(cpu: bool, bridge: bool = False) -> Read:
+def _ours(cpu: bool, bridge: bool = False, workers: int = 1) -> Read:
     from hta_dsv4.trace import activities as col
     from hta_dsv4.trace.hta import to_hta
     from hta_dsv4.trace.reader import read_trace
@@ -42,7 +46,7 @@ def _ours(cpu: bool, bridge: bool = False) -> Read:
         import hta.trace_analysis  # noqa: F401  (its import is no part of reading)
 
     def read(path: str) -> tuple[int, float]:
-        trace = read_trace(path, cpu=cpu)
+        trace = read_trace(path, cpu=cpu, cache=False, workers=workers)
         if bridge:
             frame = to_hta(trace).trace.traces[0]
             assert len(frame) == len(trace.activities) + int(trace.events[col.CATEGORY].ne("Trace").sum())
@@ -50,6 +54,32 @@ def _ours(cpu: bool, bridge: bool = False) -> Read:
         return len(kernels), int(kernels[col.DUR_NS].sum()) / 1000
 
     return read
+
+
+def _cached() -> Read:
+    from hta_dsv4.trace import activities as col
+    from hta_dsv4.trace import cache, stored  # noqa: F401  (the import of Parquet is no part of reading)
+    from hta_dsv4.trace.reader import read_trace
+
+    def read(path: str) -> tuple[int, float]:
+        trace = read_trace(path)
+        kernels = trace.activities[trace.activities[col.KIND].eq(col.KERNEL)]
+        return len(kernels), int(kernels[col.DUR_NS].sum()) / 1000
+
+    return read
+
+
+def _warm(path: Path, folder: Path) -> None:
+    """Read once, so that the trace is in the cache; in a process of its own, whose memory is not measured."""
+    code = (
+        "import sys; from hta_dsv4.trace import cache; from hta_dsv4.trace.reader import read_trace;"
+        "cache.MIN_JSON_BYTES = cache.MIN_FILE_BYTES = 0; read_trace(sys.argv[1])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path.resolve())], check=True, env=_with_cache(folder))
+
+
+def _with_cache(folder: Path) -> dict[str, str]:
+    return {**os.environ, "HTA_DSV4_CACHE": str(folder)}
 
 
 def _hta(*, all_steps: bool) -> Read:
@@ -80,7 +110,7 @@ def _orjson() -> Read:
     return read
 
 
-def _gunzip(module: str) -> Read:
+def _touch(module: str) -> Read:
     opener: Any = gzip.open
     if module == "isal":
         from isal import igzip
@@ -88,9 +118,10 @@ def _gunzip(module: str) -> Read:
         opener = igzip.open
 
     def read(path: str) -> None:
+        lines = 0
         with opener(path) if path.endswith(".gz") else open(path, "rb") as file:
-            while file.read(1 << 20):
-                pass
+            while piece := file.read(1 << 20):
+                lines += piece.count(b"\n")
 
     return read
 
@@ -106,19 +137,53 @@ READERS: dict[str, tuple[str, Callable[[], Read]]] = {
     "hta-steps": ("HTA, last step kept", lambda: _hta(all_steps=True)),
     "kernels": ("kernel table (`cpu=False`)", lambda: _ours(cpu=False)),
     "full": ("with launches, ops, annotations", lambda: _ours(cpu=True)),
+    "two": ("the same, two processes", lambda: _ours(cpu=True, workers=2)),
+    "cached": ("the same, from the cache", _cached),
     "bridge": ("the same, and as HTA's Trace", lambda: _ours(cpu=True, bridge=True)),
     "orjson": ("orjson, whole file", _orjson),
-    "gunzip": ("gunzip alone, zlib", lambda: _gunzip("zlib")),
-    "isal": ("gunzip alone, isal", lambda: _gunzip("isal")),
+    "zlib": ("unpack and touch, zlib", lambda: _touch("zlib")),
+    "isal": ("unpack and touch, isal", lambda: _touch("isal")),
 }
 
 
-def _memory(key: str) -> float:
+def _memory(key: str, process: str = "self") -> float:
     """Resident memory in MB: VmRSS is now, VmHWM the peak of this process alone (ru_maxrss keeps the parent's)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(key):
             return int(line.split()[1]) * 1024 / 1e6
-    raise RuntimeError(f"/proc/self/status has no {key}: this benchmark needs Linux")
+    raise RuntimeError(f"/proc/{process}/status has no {key}: this benchmark needs Linux")
+
+
+def _cpu_seconds() -> float:
+    """Of this process and of its children that have ended."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+class _Children:
+    """Watches the memory of child processes in a thread: the sum of each one's own peak."""
+
+    def __enter__(self) -> _Children:
+        self._peaks: dict[str, float] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    @property
+    def peak_mb(self) -> float:
+        return sum(self._peaks.values())
+
+    def _watch(self) -> None:
+        while not self._done.wait(0.02):
+            for task in Path("/proc/self/task").iterdir():
+                with suppress(OSError, RuntimeError):  # it ended while we looked
+                    for child in (task / "children").read_text().split():
+                        self._peaks[child] = _memory("VmHWM", child)
 
 
 def measure(name: str, path: str) -> dict[str, Any]:
@@ -129,16 +194,17 @@ def measure(name: str, path: str) -> dict[str, Any]:
         path: the trace.
 
     Returns:
-        ``seconds`` and ``cpu_seconds`` (all threads; both without imports), ``peak_mb``, ``over_import_mb``
-        (peak over memory after imports),
+        ``seconds`` and ``cpu_seconds`` (all threads and child processes; both without imports of this process),
+        ``peak_mb`` (child processes' own peaks added), ``over_import_mb`` (peak over memory after imports),
         ``kernels`` and ``kernel_us`` where the reader gives them.
     """
     read = READERS[name][1]()
     idle = _memory("VmRSS")
-    start, start_cpu = time.perf_counter(), time.process_time()
-    found = read(path)
-    seconds, cpu = time.perf_counter() - start, time.process_time() - start_cpu
-    peak = _memory("VmHWM")
+    with _Children() as children:
+        start, start_cpu = time.perf_counter(), _cpu_seconds()
+        found = read(path)
+        seconds, cpu = time.perf_counter() - start, _cpu_seconds() - start_cpu
+    peak = _memory("VmHWM") + children.peak_mb
     kernels, kernel_us = found or (None, None)
     return {
         "seconds": seconds,
@@ -150,9 +216,21 @@ def measure(name: str, path: str) -> dict[str, Any]:
     }
 
 
-def _in_a_process(name: str, path: Path) -> dict[str, Any]:
+def run(name: str, path: Path, cache: Path) -> dict[str, Any]:
+    """Measure one reader in a process of its own.
+
+    Args:
+        name: a key of :data:`READERS`.
+        path: the trace.
+        cache: a folder for the row that reads from the cache.
+
+    Returns:
+        As :func:`measure`.
+    """
+    if name == "cached" and not cache.exists():
+        _warm(path, cache)
     command = [sys.executable, "-m", "benchmarks.reading", "--one", name, "--trace", str(path.resolve())]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env=_with_cache(cache))
     if done.returncode:
         raise SystemExit(f"{name} failed on {path}:\n{done.stderr.strip()}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -169,9 +247,10 @@ def compare(path: Path, names: list[str], rounds: int, exact_us: float | None) -
         exact_us: the kernel time the file holds, where known.
     """
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    for _ in range(rounds):
-        for name in names:
-            results[name].append(_in_a_process(name, path))
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(rounds):
+            for name in names:
+                results[name].append(run(name, path, Path(folder) / "cache"))
     lines = [
         "| reader | s | CPU s | peak MB | over imports MB | times faster than HTA | by CPU time "
         "| share of HTA's memory | kernel time |",

@@ -23,7 +23,7 @@ def test_reading_tells_exact_from_lost() -> None:
     cells = {line.split(" | ")[0].strip("| "): line.strip("| ").split(" | ") for line in rows.splitlines()}
     assert cells["with launches, ops, annotations"][-1] == "exact"
     assert cells["HTA, last step kept"][-1].startswith("-")
-    assert cells["gunzip alone, isal"][-1] == "-"
+    assert cells["unpack and touch, isal"][-1] == "-"
     assert float(cells["HTA, last step kept"][5]) == 1.0
 
 

@@ -24,7 +24,9 @@ class Codes(dict[Any, int]):
             # Most batches bring nothing new. For what is new, get gives None, which is no number.
             return np.fromiter(map(self.get, values), np.int32, n)
         except TypeError:
-            return np.fromiter((self.setdefault(v, len(self)) for v in values), np.int32, n)
+            for value in dict.fromkeys(values):
+                self.setdefault(value, len(self))
+            return np.fromiter(map(self.get, values), np.int32, n)
 
 
 @dataclass
