@@ -7,7 +7,6 @@ step is annotated as vLLM or SGLang would, so that a trace shows what the loop r
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import queue
 import threading
@@ -205,16 +204,13 @@ class Engine:
         return f"execute_context_{context}({context * 16})_generation_{generation}({generation})"
 
 
-def tokens(request: Request, at_most: int) -> tuple[int, bool] | None:
-    """The next tokens of a request, up to so many together: how many in all now, and whether it is over."""
+def tokens(request: Request, together: int) -> tuple[int, bool] | None:
+    """The next chunk's tokens: the first alone, then so many together; how many in all now, and whether it is over."""
     had = request.out.get(timeout=30)
     if had is None:
         return None
-    for _ in itertools.repeat(None, at_most - 1):
-        try:
-            more = request.out.get_nowait()
-        except queue.Empty:
-            break
+    while had > 1 and (had - 1) % together:
+        more = request.out.get(timeout=30)
         if more is None:
             return had, True
         had = more

@@ -59,7 +59,7 @@ def test_chunks_are_not_tokens(tmp_path: Path) -> None:
         assert list(timing.chunk_tokens) == sorted(timing.chunk_tokens)  # type: ignore[type-var]
         assert timing.t_first_ns is not None
         assert timing.t_submit_ns < timing.t_first_ns <= timing.chunk_ns[-1] <= timing.t_end_ns
-    assert sum(len(t.chunk_ns) for t in result.timings) < 11 * 40
+    assert {len(t.chunk_ns) for t in result.timings} == {6}  # 1 + 4 * 8 + 7
 
 
 def test_prompts_are_token_ids_no_two_alike(tmp_path: Path) -> None:
@@ -190,7 +190,9 @@ def test_waiting_for_all_ends_when_they_cannot(tmp_path: Path) -> None:
             ServerError, match=r"2 of 4 requests decode.*--max-num-seqs.*--max-running-requests"
         ):
             asyncio.run(work(Load(4, 16, 4000, 4)))
-        with pytest.raises(ServerError, match=r"ended before all 4 were decoding at once \(2 were.*--output-tokens"):
+        with pytest.raises(
+            ServerError, match=r"ended before all 4 were decoding at once \(2 were.*--output-tokens"
+        ):
             asyncio.run(work(Load(4, 16, 3, 4)))
 
 
