@@ -1,9 +1,10 @@
 """What many ranks cost: a folder of generated ranks reduced by one process and by workers, and how both grow.
 
 Each measurement is a fresh process that loads the folder, makes the share table by bucket and reports its wall time,
-the memory of the process that asks, and a digest of every rank's integers, the same in all rows of one size.
+the CPU time of the process that asks and of its workers (what a busy machine leaves comparable), the memory of the one
+that asks, and a digest of every rank's integers, which must be the same in all rows of one size.
 
-    python -m benchmarks.cluster                       # 10, 100 and 1,000 ranks of 2 steps of 600 kernels
+    python -m benchmarks.cluster                       # 10, 100 and 1,000 ranks of 2 steps of 120 kernels
     python -m benchmarks.cluster --ranks 100 --kernels 6000
     python -m benchmarks.cluster --address tcp://host:8786 --folder /shared/tmp
 """
@@ -20,51 +21,67 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.generate import Plan, generate
 
 ONE = "one process"
+HEADERS = (
+    "ranks",
+    "MB on disk",
+    "read by",
+    "start s",
+    "s",
+    "CPU s, asking",
+    "CPU s, workers",
+    "CPU ms a rank",
+)
 
 
-def measure(folder: str, where: str) -> dict[str, object]:
-    """Load a folder of ranks in this process or with workers; seconds, peak MB, and a digest of the tables."""
+def measure(folder: str, where: str) -> dict[str, Any]:
+    """Load a folder of ranks in this process or with workers; times, peak MB, and a digest of the tables."""
     from hta_dsv4.cluster import Cluster
     from hta_dsv4.run import load
 
-    started = time.perf_counter()
+    started, workers = time.perf_counter(), 0.0
     if where == ONE:
-        shares, ready = load(folder).shares("bucket"), started
+        ready, cpu = started, time.process_time()
+        shares = load(folder).shares("bucket")
+        seconds, cpu = time.perf_counter() - ready, time.process_time() - cpu
     else:
         name, _, count = where.partition(":")
         local = name == "local"
         with Cluster(name if local else where, workers=int(count) if local else None) as cluster:
-            ready = time.perf_counter()
+            before = sum(cluster.workers(time.process_time))
+            ready, cpu = time.perf_counter(), time.process_time()
             shares = cluster.load(folder).shares("bucket")
-    seconds = time.perf_counter() - ready
+            seconds, cpu = time.perf_counter() - ready, time.process_time() - cpu
+            workers = sum(cluster.workers(time.process_time)) - before
     found = hashlib.sha256()
     for rank in shares.ranks:
         found.update(repr((rank.rank, rank.steps, rank.extent)).encode() + rank.table.to_csv().encode())
     return {
-        "seconds": seconds,
         "start": ready - started,
+        "seconds": seconds,
+        "cpu": cpu,
+        "workers": workers,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
-        "ranks": len(shares.ranks),
         "digest": found.hexdigest(),
     }
 
 
-def fresh(folder: Path, where: str) -> dict[str, object]:
+def fresh(folder: Path, where: str) -> dict[str, Any]:
     """The same in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.cluster", "--measure", where, "--folder", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    found: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--ranks", type=int, nargs="*", default=[10, 100, 1000])
-    parser.add_argument("--kernels", type=int, default=600, help="per step; 2 steps")
+    parser.add_argument("--kernels", type=int, default=120, help="per step; 2 steps")
     parser.add_argument("--address", help="a scheduler, beside one process and local workers")
     parser.add_argument("--folder", help="where traces are written; seen by all workers")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -72,15 +89,10 @@ def main() -> None:
     if asked.measure:
         print(json.dumps(measure(asked.folder, asked.measure)))
         return
-    rows = [ONE, "local:1", "local:2", *([f"local:{n}"] if (n := os.cpu_count() or 1) > 2 else [])]
-    rows += [asked.address] if asked.address else []
-    print(
-        "| ranks | MB on disk | read by | workers ready after s | s | ms a rank | peak MB of the asking process |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    rows = [ONE, f"local:{max(os.cpu_count() or 1, 2)}", *([asked.address] if asked.address else [])]
+    print(f"| {' | '.join(HEADERS)} | peak MB, asking |\n|{'---|' * (len(HEADERS) + 1)}")
     with tempfile.TemporaryDirectory(dir=asked.folder) as place:
-        folder = Path(place)
-        made = 0
+        folder, made = Path(place), 0
         for ranks in sorted(asked.ranks):
             for rank in range(made, ranks):
                 plan = Plan(steps=2, kernels_per_step=asked.kernels, rank=rank, world_size=ranks, seed=rank)
@@ -91,10 +103,11 @@ def main() -> None:
             for where in rows:
                 found = fresh(folder, where)
                 digests.add(found["digest"])
-                seconds = float(str(found["seconds"]))
+                total = found["cpu"] + found["workers"]
                 print(
-                    f"| {ranks:,} | {size:.0f} | {where} | {float(str(found['start'])):.1f} | {seconds:.1f} "
-                    f"| {1e3 * seconds / ranks:.0f} | {float(str(found['peak_mb'])):,.0f} |",
+                    f"| {ranks:,} | {size:.1f} | {where} | {found['start']:.1f} | {found['seconds']:.1f} "
+                    f"| {found['cpu']:.1f} | {found['workers']:.1f} | {1e3 * total / ranks:.0f} "
+                    f"| {found['peak_mb']:,.0f} |",
                     flush=True,
                 )
             if len(digests) != 1:

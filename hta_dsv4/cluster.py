@@ -174,6 +174,14 @@ class Cluster:
             label or label_of(path), tuple(traces), self.rules, reduced=tuple(order), fetch=self._fetch
         )
 
+    def workers(self, ask: Callable[[], Any]) -> list[Any]:
+        """What a function says on each worker, e.g. ``os.getpid``.
+
+        Args:
+            ask: called on every worker, which must be able to import it.
+        """
+        return list(self._client.run(ask).values())
+
     def _reduced(
         self, jobs: Sequence[Job], several: bool, progress: Callable[[int, int], object] | None
     ) -> list[Reduced]:

@@ -170,7 +170,7 @@ def test_a_worker_killed_midway_costs_a_retry(tmp_path, local):
     assert killed, "no worker was ever busy while traces were left"
     same(load(tmp_path), many, "kernel")
     client.wait_for_workers(2, timeout=PATIENCE)
-    assert killed[0] not in client.run(os.getpid).values()
+    assert killed[0] not in local.workers(os.getpid)
 
 
 def test_nobody_waits_for_workers_or_a_scheduler_that_are_gone(tmp_path, folder, monkeypatch):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -198,6 +200,20 @@ def test_causes_are_the_kernels_that_grew():
     assert [(c.kernel, c.delta_ns, c.effect) for c in check.causes] == [
         ("glue.copy_cast.copy", 200, "slower")
     ]
+
+
+def test_the_documented_file_is_one(tmp_path):
+    """The budget file in docs/gate.md -> read, with every kind of budget in it."""
+    page = (Path(__file__).parent.parent / "docs" / "gate.md").read_text()
+    file = tmp_path / "b.toml"
+    file.write_text(page.split("```toml")[1].split("```")[0])
+    found = read_budgets(file)
+    assert {b.kind for b in found.budgets} == {"step", "bucket", "kernel"}
+    assert (found.level, found.conditions["concurrency"], found.may_differ) == (
+        0.95,
+        32,
+        ("switches.attention",),
+    )
 
 
 def test_patterns_know_stars_and_nothing_else():

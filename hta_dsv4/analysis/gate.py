@@ -39,6 +39,7 @@ from hta_dsv4.errors import HtaDsv4Error
 PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
 ENOUGH_FREE = 4
 """Degrees of freedom of repeated captures from which bounds are tight enough to be of use."""
+CLOSE = "kept, but closer to the limit than noise"
 _CERTAIN = "the same in every step"
 
 
@@ -202,8 +203,7 @@ class _Judge:
         if excess > 0:
             return INCONCLUSIVE, f"over by less than noise ({_rests_on(evidence)}); record more"
         if excess > -noise:
-            close = "kept, but closer to the limit than noise"
-            return (INCONCLUSIVE, f"{close}, and strict is set") if self.budgets.strict else (PASS, close)
+            return (INCONCLUSIVE, f"{CLOSE}, and strict is set") if self.budgets.strict else (PASS, CLOSE)
         return PASS, "kept"
 
     def _refused(self, budget: Budget, key: str, evidence: str) -> tuple[str, str] | None:
@@ -259,12 +259,17 @@ def _notes(
     if noisy:
         notes.append(
             f"the bounds of {noisy} noisy check{'s' * (noisy > 1)} hold together at {100 * budgets.level:g} %: if "
-            f"noise is as these captures show it, at most {100 * (1 - budgets.level):.3g} % of gates fail with no change"
+            f"noise is as these captures show it, at most {100 * (1 - budgets.level):.3g} % of gates fail without cause"
         )
     if noisy and max(len(base), len(candidate)) < 2:
         notes.append(
             "one capture a side: verdicts are within-run; how much another capture of the same code differs is unknown "
             "(give several, or noise_percent)"
+        )
+    if close := sum(c.reason == CLOSE for c in checks):
+        notes.append(
+            f"{close} of the checks that pass {'is' if close == 1 else 'are'} closer to the limit than noise: kept as "
+            "measured, not shown to be kept (strict = true makes them inconclusive)"
         )
     free = len(base) + len(candidate) - 1 - bool(base)
     if any(c.evidence == CAPTURES for c in checks) and free < ENOUGH_FREE:
