@@ -269,9 +269,10 @@ def _events(piece: Piece, collector: Collector) -> list[Any] | None:
     """The events of a piece; ``None`` where it is not a list of events, or needs repair."""
     text = bytearray().join((b"[", memoryview(piece.text)[: piece.end], b"]"))
     try:
-        return collector.decoder.decode(memoryview(text))
-    except msgspec.ValidationError:
-        return collector.decoder.split(bytes(text))
+        try:
+            return collector.decoder.decode(memoryview(text))
+        except msgspec.ValidationError:
+            return collector.decoder.split(bytes(text))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 

@@ -171,18 +171,21 @@ class Envelope:
                 self._refuse(f"truncated: the JSON ends at byte {end}, right after the events", REMEDY_CUT)
             return
         text = b"{" + tail[1:]
-        try:
-            msgspec.json.decode(text, type=msgspec.Raw)
-        except msgspec.DecodeError as error:
-            if "trailing characters" in str(error):
-                stop = error_byte(error, len(text)) - 1
-                self.warnings.append(f"{len(text) - stop} bytes after the end of the JSON were ignored")
-                text = text[:stop]
-            elif "truncated" in str(error):
-                self._refuse(
-                    f"truncated: the JSON ends at byte {end}, in the metadata after the events", REMEDY_CUT
-                )
-                return
+        error = _fault(text)
+        if error is not None and "trailing characters" not in str(error):
+            # Half a pair of surrogates near the end looks like a cut.
+            text, counts = repair.sanitize(text)
+            self.repaired.update(counts)
+            error = _fault(text)
+        if error is not None and "trailing characters" in str(error):
+            stop = error_byte(error, len(text)) - 1
+            self.warnings.append(f"{len(text) - stop} bytes after the end of the JSON were ignored")
+            text = text[:stop]
+        elif error is not None and "truncated" in str(error):
+            self._refuse(
+                f"truncated: the JSON ends at byte {end}, in the metadata after the events", REMEDY_CUT
+            )
+            return
         self.trailer = self._object(text, lead)
         if self.trailer.pop("traceEvents", None):
             self.warnings.append(
@@ -282,6 +285,15 @@ def _locate_events(text: bytes, start: int) -> tuple[int, int] | None:
                 after_colon = True
             elif expect_key:
                 key, expect_key = (m.start(), m.group()), False
+    return None
+
+
+def _fault(text: bytes) -> msgspec.DecodeError | None:
+    """What is wrong with the syntax of a text."""
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError as error:
+        return error
     return None
 
 

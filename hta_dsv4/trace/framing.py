@@ -161,19 +161,18 @@ class Framing(Envelope):
                 want = len(text) * 2
                 continue
             if "truncated" in message or (near_end and _ends_open(text)):
+                if self._repair(text):  # half a pair of surrogates in the last event looks like a cut
+                    continue
                 # Cut, or a quote or bracket lost long before: then whole events follow, which a cut has not.
                 opened = repair.open_event(bytes(text[:-1]))
                 if opened.resume is None:
                     return self._cut_here(text, opened.before, decode, split)
                 at = opened.start
                 error = msgspec.DecodeError(f"an event that does not end (byte {at})")
-            if not self._sanitize and ": expected" not in message:
+            if ": expected" not in message:
                 # The commonest faults are literal (NaN, stray commas, bad escapes): fix those and look again.
                 # "Expected , or }" is none of them but a raw quote or an overwritten piece.
-                before = self.repaired.total()
-                text = self._sanitized(text)
-                if self.repaired.total() > before:
-                    self._sanitize = True
+                if self._repair(text):
                     continue
             skipped = self._skip_bad(text, error, decode, split, eof)
             if skipped is not None:
@@ -206,19 +205,29 @@ class Framing(Envelope):
     def _decode(
         self, view: memoryview, decode: Callable[[memoryview], list[T]], split: Callable[[bytes], list[T]]
     ) -> list[T]:
+        def either(view: memoryview) -> list[T]:
+            try:
+                return decode(view)
+            except msgspec.ValidationError:
+                return split(bytes(view))
+
         try:
-            return decode(view)
-        except msgspec.ValidationError:
-            return split(bytes(view))
+            return either(view)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             if "utf-8" not in str(error).lower():
                 raise
-            fixed = bytes(view).decode("utf-8", "replace").encode()
-            self.repaired["text with invalid UTF-8 (shown as \N{REPLACEMENT CHARACTER})"] += 1
-            try:
-                return decode(memoryview(fixed))
-            except msgspec.ValidationError:
-                return split(fixed)
+        fixed = bytes(view).decode("utf-8", "replace").encode()
+        self.repaired["text with invalid UTF-8 (shown as \N{REPLACEMENT CHARACTER})"] += 1
+        return either(memoryview(fixed))
+
+    def _repair(self, text: bytearray) -> bool:
+        """Whether there is anything to repair that was not yet; repairs it, in place, and all later pieces."""
+        if self._sanitize:
+            return False
+        before = self.repaired.total()
+        text[:] = self._sanitized(text)
+        self._sanitize = self.repaired.total() > before
+        return self._sanitize
 
     def _sanitized(self, text: bytearray) -> bytearray:
         fixed, counts = repair.sanitize(bytes(text))

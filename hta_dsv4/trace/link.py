@@ -191,10 +191,13 @@ def _lookup(key_rank: Any, key_id: Ints, rows: Any, rank: Any, wanted: Ints) -> 
 
 def _threads(events: pd.DataFrame) -> Ints:
     """A number for each (rank, pid, tid)."""
-    pid = events[col.PID].cat.codes.to_numpy().astype(np.int64) + 1
-    tid = events[col.TID].cat.codes.to_numpy().astype(np.int64) + 1
-    rank = events[col.RANK].to_numpy().astype(np.int64)
-    return (rank * (int(pid.max()) + 1) + pid) * (int(tid.max()) + 1) + tid
+    number = events[col.RANK].to_numpy().astype(np.int64)
+    for name in (col.PID, col.TID):
+        codes = events[name].cat.codes.to_numpy()
+        number *= int(codes.max()) + 2
+        number += codes
+        number += 1  # -1 is missing
+    return number
 
 
 def _enclosing(events: pd.DataFrame, threads: Ints, which: Mask, asked: Ints) -> Ints:
@@ -250,20 +253,22 @@ def _enclosing_chain(
 
 def _parents(thread: Ints, end: Ints) -> Ints:
     """For intervals sorted by (thread, start, -end): the nearest earlier one on the thread that ends no sooner."""
-    out = [-1] * len(end)
-    stack: list[int] = []
-    last = None
-    ends = end.tolist()
-    for i, t in enumerate(thread.tolist()):
+    out = np.full(len(end), -1, np.int64)
+    into, last = out.data, None
+    # What may still enclose something: rows and their ends. Views instead of lists: there may be millions.
+    rows: list[int] = []
+    ends: list[int] = []
+    for i, (t, e) in enumerate(zip(thread.data, end.data, strict=True)):
         if t != last:
-            stack, last = [], t
-        e = ends[i]
-        while stack and ends[stack[-1]] < e:
-            stack.pop()
-        if stack:
-            out[i] = stack[-1]
-        stack.append(i)
-    return np.array(out, np.int64)
+            rows, ends, last = [], [], t
+        while ends and ends[-1] < e:
+            ends.pop()
+            rows.pop()
+        if rows:
+            into[i] = rows[-1]
+        rows.append(i)
+        ends.append(e)
+    return out
 
 
 def _paths(names: pd.Series, inner: Ints, parent: dict[int, int]) -> tuple[list[str], npt.NDArray[np.int32]]:
