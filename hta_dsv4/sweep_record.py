@@ -1,8 +1,8 @@
 """Sweeps that exist already: records of ``hta-dsv4 sweep``, tables of figures, and captures with their manifests.
 
 A record is the document that ``sweep --out`` and ``--json`` write (docs/sweep.md): what was measured is read back from
-it, and every figure is worked out afresh. A table is CSV with ``variant, concurrency, tokens_per_s`` and, if it likes,
-``repeat``. A capture's manifest states its concurrency and the step time without the profiler.
+it, and every figure is worked out afresh. A table is CSV with ``variant, concurrency, tokens_per_s``; lines of one
+variant and concurrency are repeats. A capture's manifest states its concurrency and the step time without the profiler.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from hta_dsv4.shipped import resolve
 SCHEMA = 1
 _LONGEST = 256 << 20  # bytes of a record; 100,000 requests are about 8 MB
 _HEAD = 4096
+_LEAST, _MOST = 1e-6, 1e12
+"""Throughputs that are one, tokens per second: squares of what lies beyond do not fit a float."""
 _OURS = re.compile(rb'"command"\s*:\s*"sweep"')
 _COLUMNS = ("variant", "concurrency", "tokens_per_s")
 
@@ -158,12 +160,10 @@ def _record(path: Path, body: bytes) -> list[Sweep]:
 
 
 def _check(where: str, concurrency: int, tokens_per_s: float | None) -> None:
-    if concurrency < 1:
-        raise HtaDsv4Error(f"{where}: concurrency {concurrency}; must be at least 1")
-    if tokens_per_s is not None and not (tokens_per_s > 0 and math.isfinite(tokens_per_s)):
-        raise HtaDsv4Error(
-            f"{where}: C={concurrency}: tokens per second {tokens_per_s} is no positive number"
-        )
+    if not 1 <= concurrency <= _MOST:
+        raise HtaDsv4Error(f"{where}: concurrency {concurrency}; must be at least 1, and one that can be")
+    if tokens_per_s is not None and not _LEAST <= tokens_per_s <= _MOST:
+        raise HtaDsv4Error(f"{where}: C={concurrency}: {tokens_per_s:g} tokens per second is no throughput")
 
 
 def _table(path: Path) -> list[Sweep]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hta_dsv4.analysis.speedup import Speedup, speedups
 from hta_dsv4.analysis.throughput import (
@@ -22,7 +26,9 @@ from hta_dsv4.analysis.throughput import (
 )
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import figures
+from hta_dsv4.present.machine import dumps
 from hta_dsv4.present.throughput_grid import line_words, throughput_grids
+from hta_dsv4.present.throughput_json import sweep_body
 from hta_dsv4.sweep_record import read_sweeps
 from tests.conftest import cli
 
@@ -347,7 +353,7 @@ def test_folder_with_a_manifest_gives_every_variant(tmp_path: Path) -> None:
             "a.json",
             '{"schema": 1, "command": "sweep", "variants": [{"label": "x", "source": "server", "repeats": '
             '[{"concurrency": 4, "repeat": 1, "window_ns": 1, "tokens_per_s": -3}]}]}',
-            "is no positive number",
+            "tokens per second is no throughput",
         ),
         ("a.json", '{"schema": 1, "command": "sweep", "variants": []}', "no variant in it"),
         (
@@ -359,7 +365,7 @@ def test_folder_with_a_manifest_gives_every_variant(tmp_path: Path) -> None:
         ("a.csv", "variant,tokens_per_s\nx,1\n", "no column concurrency"),
         ("a.csv", "variant,concurrency,tokens_per_s\n", "a table without a line"),
         ("a.csv", "variant,concurrency,tokens_per_s\nx,four,1\n", "line 2: concurrency 'four' is no whole number"),
-        ("a.csv", "variant,concurrency,tokens_per_s\nx,4,nan\n", "is no positive number"),
+        ("a.csv", "variant,concurrency,tokens_per_s\nx,4,nan\n", "tokens per second is no throughput"),
         ("a.csv", "variant,concurrency,tokens_per_s\nx,0,1\n", "concurrency 0; must be at least 1"),
     ],
 )  # fmt: skip
@@ -372,6 +378,51 @@ def test_broken_input_is_one_line(tmp_path: Path, name: str, content: str, said:
     assert said in done.stderr
     assert str(path) in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_damaged_records_never_crash(data: st.DataObject) -> None:
+    """A real record with a value replaced by anything, or cut anywhere -> read, or one line that names the file."""
+    body = json.loads(H200["mma"].read_text())
+    place: Any = body
+    for _ in range(data.draw(st.integers(1, 6))):
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            break
+        key = data.draw(st.sampled_from(keys))
+        if not isinstance(place[key], dict | list):
+            break
+        place = place[key]
+    keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+    if keys:
+        place[data.draw(st.sampled_from(keys))] = data.draw(
+            st.one_of(
+                st.none(),
+                st.integers(),
+                st.floats(allow_nan=False),
+                st.text(max_size=3),
+                st.just([]),
+                st.just({}),
+            )
+        )
+    text = json.dumps(body)
+    if data.draw(st.booleans()):
+        text = text[: data.draw(st.integers(40, len(text)))]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "r.json"
+        path.write_text(text)
+        said = ""
+        try:
+            found = [throughput(s) for s in read_sweeps([str(path)])]
+        except HtaDsv4Error as error:
+            said = str(error)
+    if said:
+        assert str(path) in said
+        assert "\n" not in said
+        return
+    assert json.loads(dumps("sweep", sweep_body(found)))["command"] == "sweep"
+    assert throughput_grids(found)
 
 
 # --- the command ----------------------------------------------------------------------------------------------
