@@ -15,6 +15,7 @@ import numpy as np
 
 from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, Timing, manifest_path, stem, write_manifest
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.serving.baseline import Measured
 from hta_dsv4.serving.collect import Collected, RankTrace
 from hta_dsv4.serving.engines import Served
 from hta_dsv4.serving.timing import Load
@@ -22,23 +23,6 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.markers import START_NS, engine_steps
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.steps import find_steps
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured around the recording.
-
-    Attributes:
-        step_ms: without the profiler, of each request: milliseconds per token.
-        steps: tokens of the slowest request behind each of them.
-        warmup: tokens of the slowest request before the timed ones.
-        decoded: tokens that the requests had had, on average, when the recording began.
-    """
-
-    step_ms: tuple[float, ...]
-    steps: int
-    warmup: int
-    decoded: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,25 +6,22 @@ event loop and leaves nothing behind on the server, however it ends. Then, with 
 
 from __future__ import annotations
 
-import asyncio
 import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import httpx
-
 from hta_dsv4.capture.checks import trace_file
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.serving.baseline import Measured, baseline, scheduler_agrees, too_short
 from hta_dsv4.serving.client import ServerError, ServerUrl, open_client
 from hta_dsv4.serving.collect import FILES_S, Collected, check_folder, collect, problem, snapshot
-from hta_dsv4.serving.engines import AUTO, VLLM, Served, detect, running_requests
+from hta_dsv4.serving.engines import AUTO, Served, detect
 from hta_dsv4.serving.interrupts import Interrupts, run_interruptibly
-from hta_dsv4.serving.keep import Measured, Naming, keep
-from hta_dsv4.serving.load import RunningLoad, Target, running
+from hta_dsv4.serving.keep import Naming, keep
+from hta_dsv4.serving.load import Target, running
 from hta_dsv4.serving.profilers import PROFILERS, STOP_S, Window, profiling
-from hta_dsv4.serving.timing import Load, step_ms
+from hta_dsv4.serving.timing import Load
 
 Say = Callable[[str], None]
 
@@ -34,8 +31,6 @@ DEFAULT_OUTPUT = (
     2048  # tokens; outlasts warm-up, timed steps, a slow start of the profiler, and the recording
 )
 _MARGIN = 3  # tokens beyond the recorded steps: engines answer a step or two late
-_METRICS_S = 2.0
-_BUSY = 0.7  # of a core: beyond, a client that reads one chunk after the other may be what is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,16 +163,17 @@ async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None
         async with running(client, target, load) as under_way:
             say(f"waiting until {load.concurrency} requests of {load.prompt_tokens} tokens decode")
             await under_way.all_decoding(options.ready_s)
-            await _scheduler_agrees(client, served, under_way, recorded, say)
-            recorded.measured = await _baseline(under_way, options, recorded)
+            recorded.notes += await scheduler_agrees(client, served.engine, under_way, say)
+            measured, notes = await baseline(under_way, options.warmup, options.baseline, options.window_s)
+            recorded.notes += notes
             say(f"recording {options.steps} steps")
             async with profiling(profiler, window, say, options.stop_s):
                 recorded.recording = True
                 had = under_way.tokens()
                 decoded = sum(had.values()) / max(len(had), 1)
-                recorded.measured = replace(recorded.measured, decoded=decoded)
+                recorded.measured = replace(measured, decoded=decoded)
                 if not await under_way.decoded(had, options.steps + _MARGIN, options.window_s):
-                    raise ServerError(_too_short(under_way, load, options))
+                    raise ServerError(too_short(under_way))
             if under_way.failures:
                 raise ServerError(f"a request failed: {under_way.failures[0]}")
 
@@ -188,7 +184,12 @@ def _load(options: ServerCapture, served: Served) -> Load:
     output = options.output_tokens
     if output is None:
         output = DEFAULT_OUTPUT if room is None else min(DEFAULT_OUTPUT, room)
-    if (room is not None and output > room) or output < 1:
+    if room is not None and room < 1:
+        raise HtaDsv4Error(
+            f"--prompt-tokens {options.prompt_tokens}: leaves no room for outputs in the {served.max_model_len} tokens "
+            f"of {served.model}; give fewer"
+        )
+    if room is not None and output > room:
         raise HtaDsv4Error(
             f"--prompt-tokens {options.prompt_tokens} and --output-tokens {output} do not fit {served.model}, whose "
             f"length is {served.max_model_len} tokens"
@@ -200,75 +201,6 @@ def _load(options: ServerCapture, served: Served) -> Load:
             f"{options.steps} recorded; give more than {least}, better twice that"
         )
     return Load(options.concurrency, options.prompt_tokens, output, options.concurrency, options.seed)
-
-
-async def _scheduler_agrees(
-    client: httpx.AsyncClient, served: Served, under_way: RunningLoad, recorded: _Recorded, say: Say
-) -> None:
-    """Ask the scheduler how many requests it runs: others' would be in the captured batch.
-
-    Raises:
-        ServerError: vLLM says that it runs another number. SGLang's figure is renewed every few dozen steps only, so a
-            different one is told and the trace decides.
-    """
-    wanted, give_up = under_way.load.concurrency, time.monotonic() + _METRICS_S
-    while True:
-        try:
-            now = await asyncio.wait_for(running_requests(client, served.engine), _METRICS_S)
-        except asyncio.TimeoutError:  # a busy server may take seconds, while the outputs run out
-            recorded.notes += ("/metrics did not answer in time, so only the trace tells the batch",)
-            return
-        if not under_way.full:
-            return  # whatever it says is of another time; what ended the load is told by who waits for it next
-        if now is None:
-            recorded.notes += ("the server has no metric of running requests",)
-            return
-        if now == wanted:
-            return
-        if time.monotonic() > give_up:
-            said = f"/metrics says that the scheduler runs {now} requests, not {wanted}"
-            if served.engine == VLLM:
-                raise ServerError(f"{said}: do others use the server? Nothing was recorded")
-            say(f"{said}; the trace will tell")
-            recorded.notes += (f"{said} when the recording began",)
-            return
-        await asyncio.sleep(0.1)
-
-
-async def _baseline(under_way: RunningLoad, options: ServerCapture, recorded: _Recorded) -> Measured:
-    """Time steps without the profiler.
-
-    Raises:
-        ServerError: the outputs are too short, a request failed, or the server does not count tokens with each chunk.
-    """
-    if not await under_way.decoded(under_way.tokens(), options.warmup, options.window_s):
-        raise ServerError(_too_short(under_way, under_way.load, options))
-    since, worked = time.monotonic_ns(), time.process_time_ns()
-    # one more than timed: a step lies between two tokens
-    if not await under_way.decoded(under_way.tokens(), options.baseline + 1, options.window_s):
-        raise ServerError(_too_short(under_way, under_way.load, options))
-    until = time.monotonic_ns()
-    busy = (time.process_time_ns() - worked) / (until - since)
-    values = step_ms(under_way.result(), since, until)
-    if len(values) < options.concurrency:
-        raise ServerError(
-            "the server does not say with each chunk how many tokens there are "
-            "(stream_options.continuous_usage_stats), so its steps cannot be timed without the profiler; use a "
-            "release of vLLM or SGLang that does"
-        )
-    if busy > _BUSY:
-        recorded.notes += (
-            f"reading the streams took {100 * busy:.0f} % of a core, so the step time without the profiler may be this "
-            "client's and not the server's",
-        )
-    return Measured(tuple(values), options.baseline, options.warmup)
-
-
-def _too_short(under_way: RunningLoad, load: Load, options: ServerCapture) -> str:
-    return (
-        f"the outputs of {load.output_tokens} tokens ended before {options.steps} steps of all {load.concurrency} "
-        f"requests were recorded ({under_way.finished} had ended); give a larger --output-tokens"
-    )
 
 
 def _keep(options: ServerCapture, recorded: _Recorded, say: Say) -> ServerCaptured:

@@ -127,8 +127,21 @@ class LoadResult:
         return tuple(windows)
 
 
-def step_ms(result: LoadResult, since_ns: int, until_ns: int) -> list[float]:
-    """Milliseconds per token of each request between two times: a step's time where a step gives each one token.
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long one request waited for a token.
+
+    Attributes:
+        ms: mean, milliseconds; a step's time where a step gives each request one token.
+        tokens: how many it is the mean of.
+    """
+
+    ms: float
+    tokens: int
+
+
+def step_times(result: LoadResult, since_ns: int, until_ns: int) -> list[StepTime]:
+    """Time per token of each request between two times.
 
     Args:
         result: of a load, also one under way.
@@ -146,6 +159,6 @@ def step_ms(result: LoadResult, since_ns: int, until_ns: int) -> list[float]:
             for at, tokens in zip(timing.chunk_ns, timing.chunk_tokens, strict=True)
             if tokens is not None and since_ns <= at <= until_ns
         ]
-        if len(told) > 1 and told[-1][1] > told[0][1]:
-            values.append((told[-1][0] - told[0][0]) / 1e6 / (told[-1][1] - told[0][1]))
+        if len(told) > 1 and (tokens := told[-1][1] - told[0][1]) > 0:
+            values.append(StepTime((told[-1][0] - told[0][0]) / 1e6 / tokens, tokens))
     return values

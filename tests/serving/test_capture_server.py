@@ -186,6 +186,17 @@ def test_engine_before_prefixes(folder: Path) -> None:
     assert manifest.steps >= 4
 
 
+def test_chunks_of_many_tokens(folder: Path) -> None:
+    """Chunks of 20 tokens and one timed step -> timed over the tokens between two chunks, and said of how many."""
+    with serve(folder, tokens_per_chunk=20) as server:
+        done = capture(server, folder, "--baseline", "1", "--warmup", "0")
+    assert done.returncode == 0, done.stderr
+    manifest = manifest_for(folder.parent / "vllm_c6.trace.json.gz")
+    assert manifest is not None
+    assert manifest.timing.unprofiled_steps % 20 == 0
+    assert 1.5 < manifest.timing.unprofiled_step_ms < 500
+
+
 def test_no_metrics_is_no_failure(folder: Path) -> None:
     """A server without /metrics -> captured all the same, the trace tells the batch."""
     with serve(folder, engine="sglang", metrics=False) as server:
@@ -215,9 +226,10 @@ FAILURES: list[tuple[str, dict[str, Any], list[str], str]] = [
     ("vllm", {"faults": "breaks midway"}, ["--baseline", "60"], r"a request failed: .*connection was lost"),
     ("vllm", {"faults": "refuses a request"}, [], r"a request failed: .*answered 500: EngineCore encountered"),
     ("vllm", {"max_model_len": 40}, [], r"--output-tokens 8: too short for 3 steps of warm-up, 10 timed and 4"),
+    ("vllm", {"max_model_len": 32}, [], r"--prompt-tokens 32: leaves no room for outputs in the 32 tokens of tiny"),
     ("vllm", {}, ["--output-tokens", "9999"], r"do not fit tiny, whose length is 4096"),
-    ("vllm", {"faults": "slow start"}, ["--output-tokens", "60"], r"tokens ended before 4 steps .* --output-tokens"),
-    ("sglang", {"faults": "slow start"}, ["--output-tokens", "60"], r"outputs of 60 tokens ended before 4 steps"),
+    ("vllm", {"faults": "slow start"}, ["--output-tokens", "60"], r"tokens ended before all steps .* --output-tokens"),
+    ("sglang", {"faults": "slow start"}, ["--output-tokens", "60"], r"outputs of 60 tokens ended before all steps"),
     ("vllm", {"running_usage": False}, [], r"does not say with each chunk how many tokens"),
     ("vllm", {"faults": "stop fails"}, [], r"/stop_profile: answered 503: the engine does not answer"),
     ("vllm", {"faults": "dies at stop"}, [], r"died as it stopped its profiler"),
@@ -251,7 +263,7 @@ def test_failures(
 
 def test_others_use_the_server(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The scheduler runs 9 requests where we sent 6 -> refused before anything is recorded."""
-    monkeypatch.setattr("hta_dsv4.serving.session._METRICS_S", 0.3)
+    monkeypatch.setattr("hta_dsv4.serving.baseline._METRICS_S", 0.3)
     with serve(folder, others=3) as server:
         done = capture(server, folder)
     assert done.returncode == 2
@@ -264,6 +276,7 @@ def test_others_use_the_server(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     [
         (["--variant", "mma"], "--variant means nothing with --server: name the variant by --label"),
         (["--switch", "a=b"], "--switch means nothing with --server"),
+        (["--straggler", "1"], "--straggler means nothing with --server"),
         (["--max-context", "9"], "--max-context means nothing with --server"),
         (["--engine", "tgi"], "--engine tgi: choose one of auto, vllm, sglang"),
         (["--steps", "0"], "--steps 0: must be at least 1"),

@@ -23,7 +23,7 @@ from hta_dsv4.serving.load import (
     running,
 )
 from hta_dsv4.serving.sse import Stream
-from hta_dsv4.serving.timing import step_ms
+from hta_dsv4.serving.timing import StepTime, step_times
 from tests.serving.fake_server import FakeServer, serve
 
 LOAD = Load(concurrency=4, prompt_tokens=16, output_tokens=40, requests=11)
@@ -81,7 +81,7 @@ def test_server_without_running_usage(tmp_path: Path) -> None:
         result = driven(server)
     assert {t.completion_tokens for t in result.completed} == {40}
     assert {n for t in result.completed for n in t.chunk_tokens} == {None}
-    assert step_ms(result, 0, result.t_end_ns) == []
+    assert step_times(result, 0, result.t_end_ns) == []
 
 
 def test_words_instead_of_ids(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_decoding_windows_are_where_all_decode() -> None:
         Load(2, 1, 9, 3), (timing(0, 10, 50, 100), timing(1, 30, 60), timing(2, 70, 120)), 0, 130
     )
     assert result.decoding_windows() == ((30, 60), (70, 100))
-    assert step_ms(result, 0, 130) == [90 / 2 / 1e6, 30 / 1e6, 50 / 1e6]
-    assert step_ms(result, 40, 130) == [50 / 1e6, 50 / 1e6]
+    assert step_times(result, 0, 130) == [StepTime(45e-6, 2), StepTime(30e-6, 1), StepTime(50e-6, 1)]
+    assert step_times(result, 40, 130) == [StepTime(50e-6, 1), StepTime(50e-6, 1)]
 
 
 @pytest.mark.parametrize(
