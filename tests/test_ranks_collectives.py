@@ -301,6 +301,96 @@ def test_other_collective_in_one_place(tmp_path: Path) -> None:
     )
 
 
+def test_steps_that_one_rank_lacks(tmp_path: Path) -> None:
+    """One rank's capture ends a step earlier, and steps are numbered -> the steps both have are compared."""
+    sim = RankSim(2, layers=4, noise_us=1.0)
+    sim.straggle(1, 2, "moe", 40)
+    folder = sim.write(tmp_path)
+    cut = sim.traces()[1]
+    last = next(e for e in cut.events if e["name"] == "ProfilerStep#3")
+    cut.events = [e for e in cut.events if e["ts"] < last["ts"] + (1_000 if e["cat"] == "kernel" else 0)]
+    cut.write(folder / "run-TP-1.trace.json.gz")
+    run = hta_dsv4.load(folder)
+    group = only(run.collectives())
+    assert (group.steps, len(group.aligned)) == (2, 2 * 9)
+    assert group.stragglers[0].late_ns == pytest.approx(40_000, rel=0.1)
+    assert "ranks have 2 to 3 counted steps" in " ".join(run.ranks_table().notes)
+
+
+def test_steps_without_numbers_are_not_guessed(tmp_path: Path) -> None:
+    """The same with an engine's annotations, which do not number steps -> no waits, and the counts are said."""
+    sim = RankSim(2, layers=4)
+    for rank, trace in enumerate(sim.traces()):
+        for e in trace.events:
+            if e["name"].startswith("ProfilerStep"):
+                e["name"] = (
+                    "step[DECODE bs=32]" if e["name"] != "ProfilerStep#3" or rank == 0 else "something else"
+                )
+        trace.write(tmp_path / f"run-TP-{rank}.trace.json.gz")
+    (failed,) = hta_dsv4.load(tmp_path).collectives().failed
+    assert failed.reason.startswith("ranks have different numbers of steps (3 on rank 0, 2 on rank 1)")
+
+
+def test_no_steps_at_all(tmp_path: Path) -> None:
+    """GPU events alone, one pass -> matched by order within the trace, waits of the whole, nothing blamed."""
+    sim = RankSim(2, layers=4, steps=1, noise_us=1.0)
+    sim.straggle(1, 2, "moe", 40)
+    for rank, trace in enumerate(sim.traces()):
+        trace.events = [e for e in trace.events if e["cat"] == "kernel"]
+        trace.write(tmp_path / f"run-TP-{rank}.trace.json.gz")
+    found = hta_dsv4.load(tmp_path).collectives()
+    group = only(found)
+    assert (group.aligned.how, group.steps, group.stragglers) == ("order within the trace", 0, ())
+    assert int(found.by_rank["wait_ns"].max()) == pytest.approx(40_000, rel=0.1)
+    assert found.causes["late_ns"].iloc[0] == pytest.approx(40_000, rel=0.1)
+
+
+def test_hidden_work_is_told_apart(tmp_path: Path) -> None:
+    """One rank has 30 us more work, the other's host is 100 us late there -> work listed as hidden, host blamed."""
+    sim = RankSim(2, layers=6, noise_us=1.0)
+    sim.straggle(1, 3, "moe", 30)
+    sim.stall(0, 3, "moe", 100)
+    found = said(sim, tmp_path)
+    ((_, late),) = found.stragglers
+    ((_, hidden),) = found.hidden
+    assert (late.rank, late.cause) == (0, "host")
+    assert (hidden.rank, hidden.cause, hidden.steps) == (1, "work", 0)
+    assert hidden.extra_ns == pytest.approx(30_000, rel=0.1)
+
+
+def test_steps_that_begin_apart(tmp_path: Path) -> None:
+    """A rank whose host launches each step 150 us later -> stated for the start of steps, not blamed."""
+    sim = RankSim(2, layers=6, noise_us=1.0)
+    sim.stall(1, -1, "embedding", 150)
+    group = only(said(sim, tmp_path))
+    assert group.stragglers == ()
+    assert group.step_start is not None
+    rank, late, steps, of = group.step_start
+    assert (rank, steps, of) == (1, 3, 3)
+    assert late == pytest.approx(150_000, rel=0.1)
+
+
+def test_work_that_explains_little_is_not_blamed(tmp_path: Path) -> None:
+    """10 us more work where the same rank's host is 60 us late -> the host is blamed, not the kernel."""
+    sim = RankSim(2, layers=6, noise_us=0.5)
+    sim.straggle(1, 3, "moe", 10)
+    sim.stall(1, 3, "moe", 60)
+    found = said(sim, tmp_path)
+    assert [(s.rank, s.cause) for _, s in found.stragglers + found.hidden] in (
+        [(1, "host")], [(1, "work")],
+    )  # fmt: skip
+    assert all(s.hidden for _, s in (*found.stragglers, *found.hidden) if s.cause == "work")
+
+
+def test_one_step_says_that_it_is_one(tmp_path: Path) -> None:
+    """A single recorded step -> extra work is blamed, as seen once; a late host is not."""
+    sim = RankSim(2, layers=8, steps=1, noise_us=1.0)
+    sim.straggle(1, 3, "moe", 40)
+    sim.stall(0, 6, "moe", 90)
+    ((_, late),) = said(sim, tmp_path).stragglers
+    assert (late.rank, late.cause, late.of_steps) == (1, "work", 1)
+
+
 def test_absent_rank_makes_transfer_a_bound(tmp_path: Path) -> None:
     """Two of a group's three ranks are loaded -> aligned, and transfer is called an upper bound."""
     found = hta_dsv4.load(RankSim(3).write(tmp_path, only=(0, 2))).collectives()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -13,6 +16,8 @@ from hta_dsv4.analysis.waits import GroupWaits
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, steps_said, us
 
 _SIDE_BY_SIDE = 8  # ranks with a column of their own; more are told by median and spread
+_LISTED = 16  # ranks listed one by one; of more, those with most work
+_WAITS = ("transfer_ns", "wait_ns")
 _DIFFERENT = 0.01  # of work, from which a rank is called slower
 
 Found = tuple[RankTable, Communication]
@@ -27,44 +32,58 @@ def ranks_grids(found: Found, top: int = 0) -> list[Grid]:
         top: rows of each table; 0 for all.
     """
     table, said = found
-    grids = [overview_grid(table, said), spread_grid(table, top)]
+    grids = [overview_grid(table, said, top)]
     if len(table.ranks) > 1:
-        grids.append(blame_grid(said))
-        grids += [g for g in (causes_grid(said, top), layers_grid(said, top), clocks_grid(said)) if g.rows]
+        grids += [spread_grid(table, top), blame_grid(said, table.notes)]
+        grids += [
+            g for g in (causes_grid(said, top), layers_grid(said, top), clocks_grid(said, top)) if g.rows
+        ]
     return grids
 
 
-def overview_grid(table: RankTable, said: Communication) -> Grid:
-    """One row per rank: sum, work, transfer, wait, busy, idle, wall."""
+def overview_grid(table: RankTable, said: Communication, top: int = 0) -> Grid:
+    """One row per rank: sum, work, transfer, wait, busy, idle, wall; of many, those with most work."""
     unit = "us/step" if table.per_step else "us"
+    many = len(table.ranks) > _LISTED and 0 < top < len(table.ranks)
+    view = table.overview.assign(**dict.fromkeys(_WAITS, np.nan))
     waits = said.by_rank
-    rows = []
-    for _, row in table.overview.iterrows():
-        mine = waits[waits["rank"] == row["rank"]] if len(waits) else waits
-        steps = int(row["steps"])
-        parts = [_sum(mine, c, steps) for c in ("transfer_ns", "wait_ns")]
-        over = row["over_median"]
-        rows.append((
-            str(int(row["rank"])), f"{steps:,}", us(int(row["sum_ns"])), us(int(row["work_ns"])),
-            ABSENT if pd.isna(over) else f"{100 * over:+.1f}", us(int(row["communication_ns"])), *parts,
-            us(int(row["busy_ns"])), us(int(row["idle_ns"])), us(int(row["wall_ns"])),
-        ))  # fmt: skip
+    for i, (rank, steps) in enumerate(zip(view["rank"], view["steps"], strict=True)):
+        mine = waits[waits["rank"] == rank] if len(waits) else waits
+        for c in _WAITS if len(mine) else ():
+            view.loc[i, c] = per_step(int(mine[c].sum()), int(steps) if table.per_step else 0)
+    if many:
+        view = view.sort_values("work_ns", ascending=False, kind="stable").reset_index(drop=True)
+    rows = [
+        (str(int(r["rank"])), f"{int(r['steps']):,}", *_rank_cells(r))
+        for r in view.head(top if many else len(view)).to_dict("records")
+    ]
+    if many:
+        rest = view.iloc[top:]
+        rows.append((f"({len(rest)} more: medians)", "", *_rank_cells(rest.median().to_dict())))
     headers = (
         "rank", "steps", f"sum {unit}", "work", "% over median", "communication", "transfer", "wait", "busy", "idle",
         "wall",
     )  # fmt: skip
     size = table.world_size
     of = f" of {size}" if size and size != len(table.ranks) else ""
-    title = (
-        f"{table.label}: {len(table.ranks)}{of} ranks, never summed"
-        if len(table.ranks) > 1
-        else (f"{table.label}: 1{of} rank")
-    )
-    return Grid(title, headers, tuple(rows), notes=table.notes, lead=tuple(_slowest_said(table)))
+    ranks = f"{len(table.ranks)}{of} ranks, never summed" if len(table.ranks) > 1 else f"1{of} rank"
+    most = ", those with most work first" if many else ""
+    alone = tuple(n for n in said.notes if n not in table.notes) if len(table.ranks) < 2 else ()
+    return Grid(
+        f"{table.label}: {ranks}{most}", headers, tuple(rows), notes=(*table.notes, *alone),
+        lead=tuple(_slowest_said(table)),
+    )  # fmt: skip
 
 
-def _sum(rows: pd.DataFrame, column: str, steps: int) -> str:
-    return us(per_step(int(rows[column].sum()), steps)) if len(rows) else ABSENT
+def _rank_cells(row: Mapping[Hashable, Any]) -> tuple[str, ...]:
+    def time(name: str) -> str:
+        return ABSENT if pd.isna(row[name]) else us(round(row[name]))
+
+    over = row["over_median"]
+    return (
+        time("sum_ns"), time("work_ns"), ABSENT if pd.isna(over) else f"{100 * over:+.1f}", time("communication_ns"),
+        *map(time, _WAITS), time("busy_ns"), time("idle_ns"), time("wall_ns"),
+    )  # fmt: skip
 
 
 def _slowest_said(table: RankTable) -> list[str]:
@@ -107,8 +126,13 @@ def spread_grid(table: RankTable, top: int = 0) -> Grid:
     return Grid(f"{table.label}: by {', '.join(table.by)}", headers, tuple(rows), left=len(table.by))
 
 
-def blame_grid(said: Communication) -> Grid:
-    """Late ranks that are blamed, with cause and layer; or that none is, and why a group was not looked at."""
+def blame_grid(said: Communication, known: Sequence[str] = ()) -> Grid:
+    """Late ranks that are blamed, with cause and layer; or that none is, and why a group was not looked at.
+
+    Args:
+        said: the collectives.
+        known: notes that stand elsewhere already.
+    """
     alike: dict[tuple[str, ...], list[tuple[GroupWaits, Straggler]]] = {}
     for g, s in said.stragglers:  # a kernel that is slower in every layer is one line
         alike.setdefault((g.aligned.group, str(s.rank), s.cause, _kernels(s)), []).append((g, s))
@@ -121,7 +145,7 @@ def blame_grid(said: Communication) -> Grid:
     if any(s.of_steps == 1 for _, s in said.stragglers):
         lead.append("seen in one step only: whether it comes again is not known")
     headers = ("rank", "where", "had more of", "late us", "others waited us", "extra us", "steps")
-    notes = tuple(n for n in said.notes if n)
+    notes = tuple(n for n in said.notes if n not in known)
     return Grid(
         f"{said.label}: late ranks", headers, tuple(rows), left=3, lead=tuple(lead), notes=_own(said, notes)
     )
@@ -247,13 +271,19 @@ def layers_grid(said: Communication, top: int = 0) -> Grid:
     )
 
 
-def clocks_grid(said: Communication) -> Grid:
-    """Each rank's clock against its group's first rank."""
-    rows = [
+def clocks_grid(said: Communication, top: int = 0) -> Grid:
+    """Each rank's clock against its group's first rank; of many, those that fit worst."""
+    fits = list(said.clocks)
+    many = len(fits) > _LISTED and 0 < top < len(fits)
+    if many:
+        fits = sorted(fits, key=lambda f: -f[1].p95_ns)[:top]
+    rows: list[tuple[str, ...]] = [
         (name or ABSENT, str(c.rank), str(c.reference), f"{c.collectives:,}", us(c.offset_ns),
          f"{c.drift_ppm:+.3f}" if c.drift_resolved else "not resolved", us(c.p50_ns), us(c.p95_ns), us(c.max_ns))
-        for name, c in said.clocks
+        for name, c in fits
     ]  # fmt: skip
+    if many:
+        rows.append((f"({len(said.clocks) - top} more, fitting better)", *[""] * 8))
     headers = (
         "group", "rank", "to rank", "collectives", "offset us", "drift us/s", "residual p50 us", "p95", "max",
     )  # fmt: skip
