@@ -247,3 +247,15 @@ def test_graph_takes_layers_from_its_companion(tmp_path: Path) -> None:
     done = cli("ranks", str(folder), "--companion", str(tmp_path / "eager"))
     assert done.returncode == 0
     assert "layer 1 moe" in done.stdout
+
+
+def test_what_is_said_of_collectives_is_read(tmp_path: Path) -> None:
+    """Kineto's arguments of a collective -> one JSON text on its kernel, with or without the CPU side; NA elsewhere."""
+    path = RankSim(2, layers=1, steps=1, seq=True).traces()[1].write(tmp_path / "x.json")
+    for cpu in (True, False):
+        acts = read_trace(path, cpu=cpu).activities
+        said = acts["collective"]
+        assert said.notna().tolist() == acts["name"].str.startswith("nccl").tolist()
+        assert json.loads(said.dropna().iloc[1]) == {
+            "name": "allreduce", "group": "0", "ranks": "[0, 1]", "elements": 131072, "dtype": "BFloat16", "seq": 1,
+        }  # fmt: skip
