@@ -84,7 +84,8 @@ class _Reader:
         found: list[Budget] = []
         for kind in (STEP, *ROWS):
             for name, body in self.table((kind,), data).items():
-                if kind == STEP and name not in MEASURES:
+                nameless = name in LIMITS and not isinstance(body, dict)
+                if kind == STEP and name not in MEASURES and not nameless:
                     raise self.bad(
                         (kind, name), f"a step has no {name!r}{_meant(name, MEASURES)}; [step.sum] etc."
                     )
@@ -124,9 +125,12 @@ class _Reader:
         self, kind: str, name: str, path: tuple[str, ...], body: object, optional: bool = False
     ) -> Budget:
         if not isinstance(body, dict):
+            nameless = len(path) == 2 and name in LIMITS
+            table = (
+                f"{kind}.{'sum' if kind == STEP else 'NAME'}" if nameless else ".".join(map(_quoted, path))
+            )
             raise self.bad(
-                path,
-                f"a budget is a table of limits; write [{'.'.join(path)}] with one of {', '.join(LIMITS)}",
+                path, f"a budget is a table; write [{table}] and below it {LIMITS[0]} = ... or the like"
             )
         allowed = _limits(kind, name)
         extra = (
