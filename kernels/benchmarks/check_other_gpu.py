@@ -1,4 +1,6 @@
-"""The indexer, mHC and MoE kernels on this GPU in one go: right first, then times, then a few other tile choices.
+"""The indexer, mHC and MoE kernels on this GPU: right first, then times, then a few other tiles.
+
+The MoE's tiles are `tune_moe.py`'s to try.
 
 Run: ``PYTHONPATH=kernels python kernels/benchmarks/check_other_gpu.py``
 """
@@ -14,7 +16,7 @@ import indexer
 import mhc
 import moe_fp4
 import torch
-from dsv4_kernels import mhc_fused, moe_grouped, paged_logits
+from dsv4_kernels import mhc_fused, paged_logits
 from dsv4_kernels.indexer import indexer_logits
 from graph_timing import copy_bytes_per_us, median_us, need_gpu
 
@@ -57,27 +59,6 @@ def sweep_mhc() -> None:
         print("mHC pre (finish warps, block, parts, K)", config, [f"{us:.2f}" for us in row])
 
 
-def sweep_moe() -> None:
-    """Tiles of the two products."""
-    experts = moe_fp4.random_experts(256, 4096, 2048, device="cuda")
-    sets = {tokens: moe_fp4.generate_tokens(tokens) for tokens in (1, 32)}
-    configs = (
-        (64, 128, 4, 4),
-        (64, 256, 3, 4),
-        (32, 128, 4, 4),
-        (32, 256, 4, 4),
-        (32, 256, 3, 4),
-        (64, 128, 3, 4),
-    )
-    for config in (*configs, (64, 256, 2, 4), (128, 256, 3, 8)):
-        moe_grouped.BLOCK_N, moe_grouped.BLOCK_K, moe_grouped.NUM_STAGES, moe_grouped.NUM_WARPS = config
-        row = [
-            median_us([lambda s=s: moe_fp4.moe_fp4(s[0], experts, *s[1:], variant="triton")] * 4, 10)
-            for s in sets.values()
-        ]
-        print("moe (N, K, stages, warps)", config, [f"{us:.1f}" for us in row])
-
-
 def main() -> int:
     """Run every part, whatever the others do.
 
@@ -96,7 +77,6 @@ def main() -> int:
         moe_fp4.main,
         sweep_logits,
         sweep_mhc,
-        sweep_moe,
     ]
     for part in parts:
         started = time.monotonic()

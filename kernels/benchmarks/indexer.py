@@ -8,8 +8,10 @@ from __future__ import annotations
 import torch
 from dsv4_kernels.indexer import PagedIndexK, indexer_logits, indexer_topk
 from graph_timing import copy_bytes_per_us, median_us, need_gpu, poisoned, relative
+from read_ceiling import read_bytes_per_us
 
 WIDTH = 262_144  # 1,048,576 tokens of context / 4
+LENGTHS = (2048, 32_768, 262_144)  # contexts of 8K, 128K and 1M
 
 
 def generate_pool(pages: int) -> PagedIndexK:
@@ -74,26 +76,35 @@ def compare_topk(
         assert torch.equal(scores[kept].sort().values, logits[row, :length].topk(keep).values.sort().values)
 
 
-def times(pool: PagedIndexK, ceiling: float) -> None:
+def generate_sets(batch: int, pool: PagedIndexK, length: int) -> list[tuple[torch.Tensor, ...]]:
+    """Requests enough that one pass over them reads 400 MB of keys: none finds its own in L2. 512 at most."""
+    count = min(512, max(2, -(-400_000_000 // (batch * length * 132))))
+    return [generate_request(batch, pool, length) for _ in range(count)]
+
+
+def times(pool: PagedIndexK, copy: float, read: float) -> None:
     """Print microseconds of both launches, at the static width of a 1M context."""
-    print("indexer, static width 262,144       logits us   floor    x   top-k us   torch.topk form us")
+    print(
+        "indexer, static width 262,144       logits us  floor copy    x   read    x   top-k us   torch.topk form us"
+    )
     for batch in (1, 32):
-        for length in (2048, 16_384, 262_144):
-            sets = [generate_request(batch, pool, length) for _ in range(2 if batch == 32 else 16)]
-            scored = [indexer_logits(q, pool, w, t, n, variant="triton") for q, w, t, n in sets]
+        for length in LENGTHS:
+            sets = generate_sets(batch, pool, length)
             logits_us = median_us(
                 [lambda s=s: indexer_logits(s[0], pool, *s[1:], variant="triton") for s in sets]
             )
-            pairs = list(zip(sets, scored, strict=True))
+            pairs = [(s, indexer_logits(s[0], pool, *s[1:], variant="triton")) for s in sets[:16]]
             topk_us = median_us(
                 [lambda s=s, x=x: indexer_topk(x, s[3], s[2], 512, variant="triton") for s, x in pairs]
             )
             (q, w, t, n), x = pairs[0]
             torch_us = median_us([lambda x=x, n=n, t=t: indexer_topk(x, n, t, 512, variant="torch")], 3)
-            floor = batch * length * 136 / ceiling
+            size = batch * length * 136
             print(
-                f"  B {batch:3d}  length {length:7,d}            {logits_us:9.1f} {floor:7.1f} "
-                f"{logits_us / floor:5.1f} {topk_us:9.1f} {torch_us:12.1f}"
+                f"  B {batch:3d}  length {length:7,d}            {logits_us:9.2f} {size / copy:10.2f} "
+                f"{logits_us * copy / size:5.2f} {size / read:7.2f} {logits_us * read / size:5.2f} {topk_us:9.1f} "
+                f"{torch_us:12.1f}",
+                flush=True,
             )
         for variant in ("torch_fp32", "torch_bf16"):
             us = median_us([lambda v=variant: indexer_logits(q, pool, w, t, n, variant=v)], 3)  # noqa: B023
@@ -106,7 +117,7 @@ def main() -> None:
     torch.manual_seed(0)
     pool = generate_pool(131_072)
     check(pool)
-    times(pool, copy_bytes_per_us())
+    times(pool, copy_bytes_per_us(), read_bytes_per_us())
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aot import Request
-from dsv4_kernels import mhc_fused, moe_grouped, paged_logits, tiled_topk
+from dsv4_kernels import mhc_fused, moe_grouped, moe_select, paged_logits, tiled_topk
 
 TARGETS = (90, 100, 120)
 
@@ -92,43 +92,40 @@ def mhc() -> list[Request]:
 
 
 def moe() -> list[Request]:
-    """The products in both formats, and the three small kernels at 128 tokens (Pro's 384 experts)."""
+    """The products in both formats with every tile that is chosen, and the three small kernels (Pro's 384 experts)."""
     requests = []
-    for group, scale in ((32, "u8"), (16, "fp8e4nv")):
-        shared: dict[str, Any] = {
-            "BLOCK_M": moe_grouped.BLOCK_M,
-            "BLOCK_N": moe_grouped.BLOCK_N,
-            "BLOCK_K": moe_grouped.BLOCK_K,
-            "GROUP": group,
-            "STAGES": moe_grouped.NUM_STAGES,
-            "OPERAND": "tl.bfloat16",
-            "ASM": True,
-        }
-        pointers = (
-            f"packed_ptr=*i32 scale_ptr=*{scale} overall_ptr=*fp32 pairs_ptr=*i32 expert_ptr=*i32 total_ptr=*i32 "
-            "dim=i32:16 inter=i32:16 shift=i32 "
-        )
-        requests += _each(
-            "moe_grouped",
-            "_moe_fp4_gemm_w13_kernel",
-            pointers + "x_ptr=*bf16 out_ptr=*bf16 topk=i32 limit=fp32",
-            shared,
-            moe_grouped.NUM_WARPS,
-        )
-        if group == 16:
-            continue  # nothing in it that w13 has not
-        requests += _each(
-            "moe_grouped",
-            "_moe_fp4_gemm_w2_kernel",
-            pointers + "hidden_ptr=*bf16 weights_ptr=*fp32 out_ptr=*fp32",
-            shared,
-            moe_grouped.NUM_WARPS,
-        )
+    products = {(c.places, name, getattr(c, name)) for c in moe_select.CHOICES for name in ("w13", "w2")}
+    for places, product, tile in sorted(products, key=str):
+        for group, scale in ((32, "u8"), (16, "fp8e4nv")):
+            if group == 16 and (product == "w2" or tile != moe_select.MANY.w13):
+                continue  # nothing in it that the others have not
+            own = "x_ptr=*bf16 out_ptr=*bf16 topk=i32 limit=fp32"
+            if product == "w2":
+                own = "hidden_ptr=*bf16 weights_ptr=*fp32 out_ptr=*fp32"
+            requests += _each(
+                "moe_grouped",
+                f"_moe_fp4_gemm_{product}_kernel",
+                f"packed_ptr=*i32 scale_ptr=*{scale} overall_ptr=*fp32 pairs_ptr=*i32 expert_ptr=*i32 total_ptr=*i32 "
+                f"dim=i32:16 inter=i32:16 words=i32:16 groups=i32:16 shift=i32 {own}",
+                {
+                    "BLOCK_M": places // 2,
+                    "ROWS": tile.rows,
+                    "PARTS": 2,
+                    "BLOCK_K": tile.block_k,
+                    "GROUP": group,
+                    "STAGES": tile.stages,
+                    "OPERAND": "tl.bfloat16",
+                    "ASM": True,
+                    "PDL": True,
+                },
+                tile.warps,
+            )
     requests += _each(
         "moe_grouped",
         "_moe_align_kernel",
-        "ids_ptr=*i32 pairs_ptr=*i32 expert_ptr=*i32 total_ptr=*i32 count=i32:16",
-        {"SPAN": 1024, "E_SPAN": 512, "BLOCK_M": moe_grouped.BLOCK_M},
+        "ids_ptr=*i32 x_ptr=*bf16 pairs_ptr=*i32 expert_ptr=*i32 total_ptr=*i32 ordered_ptr=*bf16 count=i32:16 "
+        "experts=i32:16 dim=i32:16",
+        {"SPAN": 1024, "E_SPAN": 512, "BLOCK_M": 16, "COPY_SPAN": moe_grouped.COPY_SPAN, "PDL": True},
     )
     requests += _each(
         "moe_route",
@@ -141,6 +138,6 @@ def moe() -> list[Request]:
         "moe_grouped",
         "_moe_reduce_kernel",
         "pairs_ptr=*fp32 out_ptr=*bf16 dim=i32:16",
-        {"TOPK": 6, "BLOCK_D": 1024},
+        {"TOPK": 6, "BLOCK_D": 1024, "PDL": True},
     )
     return requests

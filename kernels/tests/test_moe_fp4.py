@@ -8,15 +8,26 @@ import aot
 import decode_requests
 import pytest
 import torch
-from dsv4_kernels import fp4
+import triton
+import triton.language as tl
+from dsv4_kernels import fp4, moe_select
+from dsv4_kernels.fp4_device import column_order, place_order
 from dsv4_kernels.moe_fp4 import Fp4Experts, moe_fp4, quantize_experts, random_experts, route
-from dsv4_kernels.moe_grouped import max_blocks
+from dsv4_kernels.moe_select import max_blocks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 E2M1 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0]
 # Triton's interpreter cuts float32 to bfloat16 instead of rounding, here twice: the hidden values and the answer.
 TOLERANCE = {"torch": 5e-3, "triton": 1.2e-2}
+
+
+@triton.jit
+def _order_kernel(place_ptr: tl.tensor, column_ptr: tl.tensor, back_ptr: tl.tensor) -> None:
+    index = tl.arange(0, 256)
+    column = column_order(tl.load(place_ptr + index))
+    tl.store(column_ptr + index, column)
+    tl.store(back_ptr + index, place_order(column))
 
 
 def plain_weights(packed: torch.Tensor, scales: torch.Tensor, overall: torch.Tensor | None) -> torch.Tensor:
@@ -145,15 +156,11 @@ def test_hash_layers_keep_their_ids(variant: str) -> None:
     torch.testing.assert_close(weights, picked / picked.sum(1, keepdim=True) * 1.5)
 
 
-@pytest.mark.parametrize("variant", ["torch", "triton"])
-@pytest.mark.parametrize("fmt", fp4.FORMATS)
-@settings(max_examples=4, deadline=None)
-@given(tokens=st.sampled_from([1, 3, 20]), topk=st.sampled_from([1, 3]), seed=st.integers(0, 2**16))
-def test_experts_match_definition(variant: str, fmt: str, tokens: int, topk: int, seed: int) -> None:
-    """Any routing, most experts idle or one crowded past a block of 16 -> the definition's answer."""
+def check_experts(variant: str, fmt: str, dim: int, inter: int, tokens: int, topk: int, seed: int) -> None:
+    """Fail unless five experts of one size match the definition; every third seed crowds one of them."""
     torch.manual_seed(seed)
-    experts = quantize_experts(torch.randn(5, 256, 128) * 0.3, torch.randn(5, 128, 128) * 0.3, fmt)
-    x = (torch.randn(tokens, 128) * 2).to(torch.bfloat16)
+    experts = quantize_experts(torch.randn(5, 2 * inter, dim) * 0.3, torch.randn(5, dim, inter) * 0.3, fmt)
+    x = (torch.randn(tokens, dim) * 2).to(torch.bfloat16)
     ids = torch.randint(0, 5, (tokens, topk), dtype=torch.int32)
     if seed % 3 == 0:
         ids[:, 0] = 4
@@ -161,6 +168,21 @@ def test_experts_match_definition(variant: str, fmt: str, tokens: int, topk: int
     got = moe_fp4(x, experts, ids, weights, limit=2.0, variant=variant)
     want = plain_moe(x, experts, ids, weights, 2.0)
     assert float((got.double() - want).norm() / want.norm()) <= TOLERANCE[variant]
+
+
+@pytest.mark.parametrize("variant", ["torch", "triton"])
+@pytest.mark.parametrize("fmt", fp4.FORMATS)
+@settings(max_examples=3, deadline=None)
+@given(tokens=st.sampled_from([1, 3, 10]), topk=st.sampled_from([1, 3]), seed=st.integers(0, 2**16))
+def test_experts_match_definition(variant: str, fmt: str, tokens: int, topk: int, seed: int) -> None:
+    """Any routing, most experts idle or one crowded past a block -> the definition's answer."""
+    check_experts(variant, fmt, 128, 128, tokens, topk, seed)
+
+
+@pytest.mark.parametrize(("fmt", "tokens"), [("mxfp4", 9), ("nvfp4", 1)])
+def test_whole_lines_match_definition(fmt: str, tokens: int) -> None:
+    """Sizes that are multiples of 256, so rows are read in two parts -> the definition's answer, many and few pairs."""
+    check_experts("triton", fmt, 512, 256, tokens, 2, 0)
 
 
 def test_extreme_scales_are_exact() -> None:
@@ -179,11 +201,52 @@ def test_extreme_scales_are_exact() -> None:
     assert float((got.double() - want).norm() / want.norm()) <= TOLERANCE["triton"]
 
 
-@given(st.lists(st.integers(0, 31), min_size=1, max_size=300))
-def test_max_blocks_bounds_any_routing(ids: list[int]) -> None:
-    """Any ids -> the blocks of 16 they fill are at most the grid's."""
-    filled = sum(-(-ids.count(expert) // 16) for expert in set(ids))
-    assert filled <= max_blocks(len(ids), 32) <= len(ids)
+@given(st.lists(st.integers(0, 31), min_size=1, max_size=300), st.sampled_from([4, 8, 16]))
+def test_max_blocks_bounds_any_routing(ids: list[int], block_m: int) -> None:
+    """Any ids -> the blocks they fill are at most the grid's."""
+    filled = sum(-(-ids.count(expert) // block_m) for expert in set(ids))
+    assert filled <= max_blocks(len(ids), 32, block_m) <= len(ids)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "choice"),
+    [
+        (1, moe_select.FEW),
+        (2, moe_select.FEW),
+        (3, moe_select.MANY),
+        (32, moe_select.MANY),
+        (128, moe_select.MANY),
+        (171, moe_select.CROWDED),
+        (4096, moe_select.CROWDED),
+    ],
+)
+def test_choice_follows_the_batch(tokens: int, choice: moe_select.Choice) -> None:
+    """6 of 256 experts for 1 to 4,096 tokens -> the choice that was measured there."""
+    assert moe_select.choose(6 * tokens, 256) == choice
+
+
+@pytest.mark.parametrize("choice", moe_select.CHOICES)
+def test_choices_fit_any_layer(choice: moe_select.Choice) -> None:
+    """Every tile -> divides D and I of 128 and up, takes mma.sync's rows, and has at least a tile's places."""
+    for tile in (choice.w13, choice.w2):
+        assert 128 % tile.rows == 0
+        assert tile.rows * 2 % (16 * tile.warps) == 0
+        assert tile.rows >= 16 * tile.warps
+        assert tile.block_k % 256 == 0
+        assert tile.warps < 4
+        assert choice.places in (8, 16)
+
+
+def test_column_orders_are_inverse() -> None:
+    """Places 0 .. 255 -> columns, each once within its 128, and back."""
+    place = torch.arange(256, dtype=torch.int32)
+    column, back = torch.empty_like(place), torch.empty_like(place)
+    kernel: Any = _order_kernel
+    kernel[(1,)](place, column, back)
+    assert torch.equal(back, place)
+    assert torch.equal(column.view(2, 128).sort(dim=1).values, place.view(2, 128))
+    # Tile 1's first pair is codes 1 and 5 of word 0, tile 6's second is codes 2 and 6 of word 3.
+    assert column[[16, 17, 98, 99]].tolist() == [1, 5, 26, 30]
 
 
 @pytest.mark.parametrize("fmt", fp4.FORMATS)
@@ -247,5 +310,5 @@ def test_bad_argument_is_named(call: Any, named: str) -> None:
 
 
 def test_kernels_compile_without_spills() -> None:
-    """sm_90, sm_100 and sm_120 -> no spills, shared memory legal, tensor cores in the two products alone."""
+    """Every chosen tile on sm_90, sm_100 and sm_120 -> no spills, tensor cores in the two products alone."""
     aot.assert_clean(decode_requests.moe(), "gemm")
