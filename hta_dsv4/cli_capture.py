@@ -15,6 +15,7 @@ from hta_dsv4.cli_serving import (
     ApiKey,
     EngineOption,
     Label,
+    Model,
     OutputTokens,
     PromptTokens,
     ServerOption,
@@ -78,6 +79,7 @@ def capture(
     ] = None,
     server: ServerOption = None,
     engine: EngineOption = "auto",
+    model: Model = None,
     prompt_tokens: PromptTokens = 1024,
     output_tokens: OutputTokens = None,
     trace_dir: TraceDir = None,
@@ -99,7 +101,7 @@ def capture(
     refuse_mixed(context_, server)
     if server is not None:
         words = ServerWords(
-            server, engine, concurrency, prompt_tokens, output_tokens, steps, warmup, baseline, trace_dir, label, out,
+            server, engine, model, concurrency, prompt_tokens, output_tokens, steps, warmup, baseline, trace_dir, label, out,
             with_stack, api_key,
         )  # fmt: skip
         capture_from_server(words, as_json)

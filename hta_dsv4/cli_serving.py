@@ -14,6 +14,7 @@ from hta_dsv4 import run as run_module
 from hta_dsv4.cli_options import form, write
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
+from hta_dsv4.present.text import printable
 
 if TYPE_CHECKING:
     from hta_dsv4.serving.session import ServerCaptured
@@ -25,6 +26,9 @@ ServerOption = Annotated[
     ),
 ]
 EngineOption = Annotated[str, typer.Option("--engine", help="With --server: auto, sglang or vllm.")]
+Model = Annotated[
+    str | None, typer.Option("--model", help="With --server: which model, where it serves several.")
+]
 PromptTokens = Annotated[
     int, typer.Option("--prompt-tokens", help="With --server: tokens of each random prompt.", min=1)
 ]
@@ -66,7 +70,7 @@ _BUNDLED = {
     "device": "the server's devices are captured",
     "straggler": "it is planted into the bundled step, under torchrun",
 }
-_SERVERS = ("engine", "prompt_tokens", "output_tokens", "trace_dir", "label")
+_SERVERS = ("engine", "model", "prompt_tokens", "output_tokens", "trace_dir", "label")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class ServerWords:
 
     server: str
     engine: str
+    model: str | None
     concurrency: int | None
     prompt_tokens: int
     output_tokens: int | None
@@ -147,6 +152,7 @@ def capture_from_server(words: ServerWords, as_json: bool) -> None:
         url=ServerUrl.parse(words.server, words.api_key),
         trace_dir=words.trace_dir,
         engine=words.engine,
+        model=words.model,
         concurrency=words.concurrency or 32,
         prompt_tokens=words.prompt_tokens,
         output_tokens=words.output_tokens,
@@ -162,7 +168,8 @@ def capture_from_server(words: ServerWords, as_json: bool) -> None:
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    # a server's words are in it: one line, which cannot drive the terminal
+    print(printable(" ".join(line.split())), file=sys.stderr)
 
 
 def _report(done: ServerCaptured, as_json: bool) -> None:

@@ -45,14 +45,21 @@ class Naming:
         name = f"{re.sub(r'[^A-Za-z0-9_.-]', '_', self.label)}_c{self.concurrency}{TRACE_SUFFIX}"
         if self.out is None:
             return Path(name)
-        return self.out / name if self.out.is_dir() or not self.out.suffix else self.out
+        if self.out.is_dir() or not self.out.suffix:
+            return self.out / name
+        known = self.out.suffix in (".json", ".gz")
+        return self.out if known else self.out.with_name(self.out.name + TRACE_SUFFIX)
 
     def of(self, rank: RankTrace, ranks: int) -> Path:
-        """The trace of one rank; several go into a folder of that name, as ``rank<n>.trace.json.gz``."""
-        suffix = TRACE_SUFFIX if rank.path.name.endswith(".gz") else TRACE_SUFFIX.removesuffix(".gz")
-        if ranks == 1:
-            return self.path.with_name(stem(self.path) + suffix)
-        return self.path.with_name(stem(self.path)) / f"rank{rank.rank}{suffix}"
+        """The trace of one rank; several go into a folder of that name, as ``rank<n>.trace.json.gz``.
+
+        The name ends in ``.gz`` where the server's file does: the content is copied as it is.
+        """
+        one = self.path
+        if ranks > 1:
+            one = one.with_name(stem(one)) / f"rank{rank.rank}{TRACE_SUFFIX}"
+        packed = ".gz" if rank.path.name.endswith(".gz") else ""
+        return one.with_name(one.name.removesuffix(".gz") + packed)
 
 
 def keep(

@@ -41,6 +41,7 @@ class ServerCapture:
         url: the server.
         trace_dir: the folder it writes its traces to, as this machine sees it.
         engine: ``vllm``, ``sglang`` or ``auto``.
+        model: which, where the server has several; the first by default.
         concurrency: C, requests decoded together.
         prompt_tokens: of each request.
         output_tokens: of each request; by default as many as the model's length allows, up to 2048.
@@ -56,6 +57,7 @@ class ServerCapture:
     url: ServerUrl
     trace_dir: Path
     engine: str = AUTO
+    model: str | None = None
     concurrency: int = 32
     prompt_tokens: int = 1024
     output_tokens: int | None = None
@@ -148,7 +150,10 @@ def capture_server(options: ServerCapture, say: Say) -> ServerCaptured:
 async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None:
     """Everything the server takes part in."""
     async with open_client(options.url) as client:
-        served = recorded.served = await detect(client, options.engine)
+        served = await detect(client, options.engine)
+        if options.model is not None:
+            served = replace(served, model=options.model)
+        recorded.served = served
         trace_file(_naming(options, served).path)  # before the server works, not after
         recorded.notes += (served.note,) if served.note else ()
         say(f"{served.engine} {served.version or ''}".strip() + f" serves {served.model}")

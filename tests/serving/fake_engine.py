@@ -23,6 +23,7 @@ class Behaviour:
 
     engine: str = "vllm"
     owned_by: str | None = None
+    model: str = "tiny"
     step_s: float = 0.002
     max_running: int = 256
     max_model_len: int = 4096
@@ -37,6 +38,7 @@ class Behaviour:
     annotate: bool = True
     world_size: int = 1
     frontend: bool = True
+    packed: bool = True  # False: plain .json, which appears whole
     export_s: float = 0.05
     grow_s: float = 0.1  # a .gz takes this long to become whole, after the stop's answer
     start_s: float = 0.0
@@ -164,6 +166,9 @@ class Engine:
 
     def _write(self, path: Path, body: bytes) -> None:
         """Under its final name at once, whole only later."""
+        if not self.behaviour.packed:
+            path.with_suffix("").write_bytes(body)
+            return
         packed = gzip.compress(body, 1)
         if "cut json" in self.behaviour.faults:
             packed = gzip.compress(body[: len(body) // 2], 1)

@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _models(self) -> None:
         b = self.server.behaviour
         owner = b.engine if b.owned_by is None else b.owned_by
-        model = {"id": "tiny", "object": "model", "owned_by": owner, "max_model_len": b.max_model_len}
+        model = {"id": b.model, "object": "model", "owned_by": owner, "max_model_len": b.max_model_len}
         self._answer(200, dump({"object": "list", "data": [model]}))
 
     def _version(self) -> None:
@@ -216,6 +216,9 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             if len(asked["prompt"]) + asked["max_tokens"] > b.max_model_len:
                 self._error(400, f"This model's maximum context length is {b.max_model_len} tokens")
+                return
+            if asked["model"] not in (b.model, "second"):
+                self._error(404, f"The model `{asked['model']}` does not exist.", "NotFoundError")
                 return
             if "refuses a request" in b.faults and mine == 2:
                 self._error(500, "EngineCore encountered an issue", "InternalServerError")

@@ -186,6 +186,50 @@ def test_engine_before_prefixes(folder: Path) -> None:
     assert manifest.steps >= 4
 
 
+def test_model_of_several(folder: Path) -> None:
+    """--model -> that one decodes and is in the manifest; one that the server lacks -> its own words."""
+    with serve(folder) as server:
+        done = capture(server, folder, "--model", "second")
+        lacking = capture(server, folder, "--model", "third", "--label", "third")
+    assert done.returncode == 0, done.stderr
+    assert {b["model"] for b in server.bodies[:6]} == {"second"}
+    manifest = manifest_for(folder.parent / "vllm_c6.trace.json.gz")
+    assert manifest is not None
+    assert manifest.workload["model"] == "second"
+    assert lacking.returncode == 2
+    assert "The model `third` does not exist." in lacking.stderr
+
+
+@pytest.mark.parametrize(
+    ("out", "packed", "name"),
+    [
+        ("x.json.gz", True, "x.json.gz"),
+        ("x.json", True, "x.json.gz"),
+        ("x.trace.json.gz", False, "x.trace.json"),
+        ("x.v2", True, "x.v2.trace.json.gz"),
+        ("new/x.json.gz", True, "x.json.gz"),
+        ("new", False, "vllm_c6.trace.json"),
+    ],
+)
+def test_names_of_files(folder: Path, out: str, packed: bool, name: str) -> None:
+    """--out as a file or a folder -> that name, ending in .gz where the content is compressed; it loads."""
+    with serve(folder, packed=packed) as server:
+        done = capture(server, folder, "--out", str(folder.parent / out))
+    assert done.returncode == 0, done.stderr
+    (trace,) = (p for p in folder.parent.rglob("*.json*") if p.parent != folder)
+    assert trace.name == name
+    assert load(trace).manifest["trace"] == name
+
+
+def test_a_server_cannot_drive_the_terminal(folder: Path) -> None:
+    """A model whose name holds escape codes and line feeds -> captured, and shown escaped on one line."""
+    with serve(folder, model="x\x1b[31m\nhta-dsv4: fake") as server:
+        done = capture(server, folder)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stderr
+    assert not any(line.startswith("hta-dsv4: ") for line in done.stderr.splitlines())
+
+
 def test_chunks_of_many_tokens(folder: Path) -> None:
     """Chunks of 20 tokens and one timed step -> timed over the tokens between two chunks, and said of how many."""
     with serve(folder, tokens_per_chunk=20) as server:
