@@ -101,8 +101,8 @@ def capture(
     refuse_mixed(context_, server)
     if server is not None:
         words = ServerWords(
-            server, engine, model, concurrency, prompt_tokens, output_tokens, steps, warmup, baseline, trace_dir, label, out,
-            with_stack, api_key,
+            server, engine, model, concurrency, prompt_tokens, output_tokens, steps, warmup, baseline, trace_dir,
+            label, out, with_stack, api_key,
         )  # fmt: skip
         capture_from_server(words, as_json)
         return
