@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hta_dsv4.trace.columns import Codes, Column, Columns, whole_numbers
+from hta_dsv4.trace.columns import Codes, Column, Columns, narrow, whole_numbers
 from hta_dsv4.trace.schema import (
     CATEGORY_NOW,
     CPU,
@@ -119,10 +119,10 @@ class Collector:
                 into = table.columns.setdefault(name, Column())
                 for rows, values, mask in column.parts:
                     if values is not None and name == "index":
-                        values = values + self.count
+                        values = values + np.int64(self.count)
                     elif values is not None and name in _CODED:
                         values = codes[_CODED[name]][values]
-                    into.parts.append((rows, values, mask))
+                    into.parts.append((rows, narrow(values) if values is not None else None, mask))
             table.rows += more.rows
         self.count += part.count
 
@@ -202,7 +202,7 @@ class Collector:
         try:
             return codes.encode(values)
         except TypeError:  # a list or an object where an id belongs
-            return codes.encode([v if isinstance(v, str | int | float) else str(v) for v in values])
+            return codes.encode([_scalar(v) for v in values])
 
     def _add_gpu(self, events: list[Any], at: npt.NDArray[np.int64]) -> None:
         events = self._add_common(self.gpu, events, at)

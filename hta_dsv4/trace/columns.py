@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +36,8 @@ class Column:
     """One column as it grows, batch by batch: (rows, values, mask).
 
     A batch of one value is kept as that value, and one in which all are missing as ``None``: of the twenty columns of
-    a trace some ten say the same in row after row. ``mask`` is True where missing, ``None`` where nothing is.
+    a trace some ten say the same in row after row. Others are kept in as few bytes as hold their values: what is held
+    here is held beside the tables made of it. ``mask`` is True where missing, ``None`` where nothing is.
     """
 
     parts: list[tuple[int, npt.NDArray[Any] | None, npt.NDArray[np.bool_] | None]] = field(
@@ -42,7 +45,7 @@ class Column:
     )
 
     def add(self, values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None) -> None:
-        """Append a batch; the arrays are not copied."""
+        """Append a batch of whole numbers."""
         n = len(values)
         if mask is not None and not mask.any():
             mask = None
@@ -51,13 +54,12 @@ class Column:
         elif n > 1 and mask is None and (values == values[0]).all():
             self.parts.append((n, values[:1].copy(), None))
         else:
-            self.parts.append((n, values, mask))
+            self.parts.append((n, narrow(values), mask))
 
     def join(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-        """The whole column: (values, mask)."""
+        """The whole column: (int64 values, mask)."""
         rows = sum(n for n, _, _ in self.parts)
-        dtypes = {v.dtype for _, v, _ in self.parts if v is not None}
-        values = np.zeros(rows, np.result_type(*dtypes) if dtypes else np.int64)
+        values = np.zeros(rows, np.int64)
         mask = np.zeros(rows, np.bool_)
         at = 0
         for n, part, missing in self.parts:
@@ -70,6 +72,23 @@ class Column:
                     mask[at:end] = missing
             at = end
         return values, mask
+
+
+def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same whole numbers in the narrowest of int8, int16, int32 and int64 that holds them."""
+    if not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    for dtype in (np.int8, np.int16, np.int32):
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return values.astype(dtype)
+    return values
+
+
+def release() -> None:
+    """Give what was freed back to the system: columns are many small arrays, which the C library would keep."""
+    with suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @dataclass

@@ -216,15 +216,23 @@ def _enclosing_chain(
     rows = np.flatnonzero(which)
     if not len(rows) or not len(asked):
         return out, {}
-    start = events[col.START_NS].to_numpy()
-    end = start + events[col.DUR_NS].to_numpy()
+    start, dur = events[col.START_NS].to_numpy(), events[col.DUR_NS].to_numpy()
     # By thread, then outermost first: an enclosing interval starts earlier, or ends later on the same start.
-    rows = rows[np.lexsort((-end[rows], start[rows], threads[rows]))]
-    parent = _parents(threads[rows], end[rows])
-    lo, t_asked = start[asked], threads[asked]
-    end_asked = end[asked]
-    # Position of the last interval that starts no later, on the same thread.
     order_thread, order_start = threads[rows], start[rows]
+    ends = order_start + dur[rows]
+    if not _in_order(order_thread, order_start, ends):
+        order = np.lexsort((-ends, order_start, order_thread))
+        rows, order_thread, order_start, ends = (
+            rows[order],
+            order_thread[order],
+            order_start[order],
+            ends[order],
+        )
+        del order
+    parent = _parents(order_thread, ends)
+    lo, t_asked = start[asked], threads[asked]
+    end_asked = lo + dur[asked]
+    # Position of the last interval that starts no later, on the same thread.
     pos = np.full(len(asked), -1, np.int64)
     for t in np.unique(t_asked).tolist():
         a, b = np.searchsorted(order_thread, [t, t + 1])
@@ -232,7 +240,6 @@ def _enclosing_chain(
             mine = t_asked == t
             found = np.searchsorted(order_start[a:b], lo[mine], side="right") - 1
             pos[mine] = np.where(found >= 0, found + a, -1)
-    ends = end[rows]
     while True:  # climb while the candidate ends before the launch does: at most the depth of nesting
         climb = (pos >= 0) & (ends[np.maximum(pos, 0)] < end_asked)
         if not climb.any():
@@ -249,6 +256,15 @@ def _enclosing_chain(
             parents[int(rows[p])] = int(rows[up]) if up >= 0 else -1
             p = up
     return out, parents
+
+
+def _in_order(thread: Ints, start: Ints, end: Ints) -> bool:
+    """Whether intervals are sorted by (thread, start, -end), as those of one thread mostly are from the start."""
+    later = start[1:] > start[:-1]
+    later |= (start[1:] == start[:-1]) & (end[1:] <= end[:-1])
+    later &= thread[1:] == thread[:-1]
+    later |= thread[1:] > thread[:-1]
+    return bool(later.all())
 
 
 def _parents(thread: Ints, end: Ints) -> Ints:

@@ -23,6 +23,7 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.ahead import processes, read_ahead
 from hta_dsv4.trace.cache import Slot
 from hta_dsv4.trace.collect import LONGEST_NS, Collector
+from hta_dsv4.trace.columns import release
 from hta_dsv4.trace.container import DEFAULT_MAX_RATIO, RATIO_FREE, Progress, members, open_trace
 from hta_dsv4.trace.envelope import CHUNK
 from hta_dsv4.trace.framing import Framing
@@ -129,7 +130,11 @@ def _read(
     labels, rank_of_pid = ranks_of(pids)
     meta, warnings = build_meta({**framing.header, **framing.trailer}, labels)
     builder = Builder(collector, rank_of(meta), rank_of_pid)
-    activities, events = builder.activities(), builder.events()
+    release()
+    activities = builder.activities()
+    release()
+    events = builder.events()
+    release()
     _refuse_impossible_sum(file, activities)
     if cpu:
         activities, more = link(activities, events)
