@@ -9,10 +9,10 @@ Four launches, none of whose shapes depends on the routing (one CUDA graph fits 
 4. ``reduce``: the sum over a token's experts.
 
 The grids have as many blocks as the worst routing can fill; blocks past the real count leave at once. At decode
-batches an expert sees one or two tokens, so weights are the dot's M side and the 8 token places its N side, and the
-time is that of streaming weights. A program has one or two warps: Triton then takes ``mma.sync``, whose operands lie
-in registers where decoding leaves them, and not ``wgmma``, which four warps would wait for after each of eight
-products an iteration.
+batches an expert sees one or two tokens, so weights are the dot's M side, a block's few tokens its N side, and the time
+is that of streaming weights. A program is one warp: Triton then takes ``mma.sync``, whose operands lie in registers
+where decoding leaves them, and not ``wgmma``, which four warps would wait for after each of eight products an
+iteration.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ class Tile:
         rows: Weight rows, 16, 32 or 64.
         block_k: Columns an iteration, a multiple of 256.
         stages: Software-pipelining depth.
-        warps: 1 or 2 (four would take the ``wgmma`` path).
+        warps: 1. Two would trade weights through shared memory, four would take the ``wgmma`` path.
     """
 
     rows: int
@@ -40,10 +40,14 @@ class Choice:
     pdl: bool
 
 
-# Few pairs touch as many experts as there are pairs: programs must be small to be many, and reach far ahead.
+# us on an H200, 256 experts of V4-Flash, mxfp4, whole call, cold (benchmarks/tune_moe.py prints all of them again).
+# Few pairs touch as many experts as there are pairs: programs must be small to be many, and reach far ahead. One token:
+# w13 (16, 512, 3) 43.9, (32, 512, 3) 46.0, (16, 256, 4) 49.2, (32, 256, 2) 68.6.
 FEW = Choice(8, Tile(16, 512, 3, 1), Tile(16, 512, 3, 1), True)
+# 32 tokens: w13 (32, 256, 2) 515.8, (64, 256, 2) 528.8, (32, 512, 2) 532.7, (16, 256, 2) 536.6, (16, 512, 3) 594.1.
 MANY = Choice(8, Tile(32, 256, 2, 1), Tile(32, 256, 2, 1), True)
-# Above four pairs an expert, blocks of four tokens would read too many experts twice.
+# Above four pairs an expert, blocks of four tokens would read too many experts twice. 256 tokens: 1,780 with 8 places,
+# 1,374 with 16; 128 tokens: 1,021 and 1,063.
 CROWDED = Choice(16, Tile(32, 256, 2, 1), Tile(32, 256, 2, 1), True)
 CHOICES = (FEW, MANY, CROWDED)
 

@@ -22,10 +22,11 @@ _HEADS = 64
 _DIM = 128
 _PAGE_BYTES = 8448
 
-# Programs per SM over the whole batch, more than are resident at once (4 by registers). H200, B 32, length 262,144:
-# 8 gives 300 us, 5 gives 377 us (the last programs run alone), against a floor of 269 us.
+# Programs per SM over the whole batch, more than are resident at once (4 by registers): with just as many, the slowest
+# are waited for. H200, B 32, us at 32,768 / 262,144 entries: 4: 43.4 / 429, 8: 43.6 / 300, 12: 45.9 / 335,
+# 16: 45.7 / 302.
 PROGRAMS_PER_SM = 8
-# 64 entries and 3 stages: 437 us where 128 entries take 300; 2, 3 or 4 stages are within 1 %, 2 is best for short rows.
+# 64 entries: 49.5 / 304; 3 stages: 44.8 / 301.
 BLOCK_S = 128
 NUM_WARPS = 4
 NUM_STAGES = 2
