@@ -54,7 +54,9 @@ def capture(
             "--max-context", help="Static maximum context: the padded widths; 1M (tiny: 2048).", min=1
         ),
     ] = None,
-    steps: Annotated[int, typer.Option("--steps", help="Decode steps to record.")] = 5,
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Decode steps to record; 5 (--server: 10).")
+    ] = None,
     warmup: Annotated[int, typer.Option("--warmup", help="Steps run before anything is measured.")] = 3,
     baseline: Annotated[
         int | None,
@@ -125,7 +127,7 @@ def capture(
         config=config,
         context=context or usual[1],
         max_context=max_context or usual[2],
-        steps=steps,
+        steps=5 if steps is None else steps,
         warmup=warmup,
         baseline=10 if baseline is None else baseline,
         out=out,

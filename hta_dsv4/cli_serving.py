@@ -83,7 +83,7 @@ class ServerWords:
     concurrency: int | None
     prompt_tokens: int
     output_tokens: int | None
-    steps: int
+    steps: int | None
     warmup: int
     baseline: int | None
     trace_dir: Path | None
@@ -143,8 +143,10 @@ def capture_from_server(words: ServerWords, as_json: bool) -> None:
         )
     if words.with_stack and words.engine == "vllm":
         raise HtaDsv4Error("--with-stack: vLLM is told when it starts (torch_profiler_with_stack)")
+    steps = 10 if words.steps is None else words.steps  # from 6 on a difference has an interval
+    baseline = 50 if words.baseline is None else words.baseline
     for name, value, least in (
-        ("--steps", words.steps, 1), ("--warmup", words.warmup, 0), ("--baseline", words.baseline or 50, 1),
+        ("--steps", steps, 1), ("--warmup", words.warmup, 0), ("--baseline", baseline, 1),
     ):  # fmt: skip
         if value < least:
             raise HtaDsv4Error(f"{name} {value}: must be at least {least}")
@@ -156,9 +158,9 @@ def capture_from_server(words: ServerWords, as_json: bool) -> None:
         concurrency=words.concurrency or 32,
         prompt_tokens=words.prompt_tokens,
         output_tokens=words.output_tokens,
-        steps=words.steps,
+        steps=steps,
         warmup=words.warmup,
-        baseline=words.baseline or 50,
+        baseline=baseline,
         label=words.label,
         out=words.out,
         with_stack=words.with_stack,

@@ -61,7 +61,7 @@ class ServerCapture:
     concurrency: int = 32
     prompt_tokens: int = 1024
     output_tokens: int | None = None
-    steps: int = 5
+    steps: int = 10
     warmup: int = 3
     baseline: int = 50
     label: str | None = None

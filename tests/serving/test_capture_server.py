@@ -323,6 +323,7 @@ def test_others_use_the_server(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
         (["--straggler", "1"], "--straggler means nothing with --server"),
         (["--max-context", "9"], "--max-context means nothing with --server"),
         (["--engine", "tgi"], "--engine tgi: choose one of auto, vllm, sglang"),
+        (["--baseline", "0"], "--baseline 0: must be at least 1"),
         (["--steps", "0"], "--steps 0: must be at least 1"),
         (["--label", "a\nb"], "must be one printable line"),
         (["--out", "/proc/nowhere/x"], "cannot write there"),
