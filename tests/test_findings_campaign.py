@@ -34,7 +34,7 @@ TRACES = [
     "split_k_c1",
     "split_k_8k",
 ]
-COMPANIONS = {"cuda_graph": "cuda_graph_eager"}
+COMPANIONS = {"cuda_graph": "cuda_graph_eager", "moe_tuned": "moe_tuned_eager"}
 
 
 @cache
@@ -131,6 +131,21 @@ def test_what_is_left_at_the_end_stands_with_its_floors():
     assert [f.rule for f in done.leave] == ["launch_bound"]
     assert all(r.share < 0.05 for r in done.ranked[1:])
     assert any("needs at least 19.6 ms" in n for n in done.notes)
+
+
+def test_once_the_first_finding_is_done_little_is_left():
+    """moe_tuned -> the time saved lies in what was promised, MoE is listed no more, and no finding is over 6 %."""
+    promised = found("cuda_graph").ranked[0].finding.recoverable
+    before, after = (load(n).counted.activities for n in ("cuda_graph", "moe_tuned"))
+
+    def moe(table, steps):
+        return table.loc[table["bucket"] == "fp4_moe", "dur_ns"].sum() / steps
+
+    saved = moe(before, 3) - moe(after, 8)
+    assert promised.low <= saved <= promised.high
+    done = found("moe_tuned")
+    assert all("fp4_moe" not in r.finding.title for r in done.ranked)
+    assert all(r.share < 0.06 for r in done.ranked)
 
 
 def test_without_its_companion_a_graph_is_to_be_recorded_again():

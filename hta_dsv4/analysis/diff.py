@@ -204,7 +204,7 @@ def _moved(cells: pd.DataFrame, base_steps: int, other_steps: int) -> dict[tuple
             continue
         total0, total1, time0, time1 = (sum(int(row[k]) for _, row in group) for k in range(4))
         changes = [Fraction(int(r[1]), other_steps) - Fraction(int(r[0]), base_steps) for _, r in group]
-        if not total0 or sum(changes) or not any(changes):
+        if not total0 or sum(changes, Fraction()) or not any(changes):
             continue
         mean = Fraction(time0, total0) + Fraction(time1, total1)
         counts = [round(change * mean / 2) for change in changes]
