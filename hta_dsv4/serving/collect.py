@@ -242,7 +242,8 @@ def _nothing(folder: Path, prefix: str, foreign: list[str], timeout_s: float) ->
     if foreign:
         return (
             f"{folder}: no trace of this capture ({prefix}...) after {timeout_s:.0f} s, but {foreign[0]} is new: "
-            "somebody else's session was running; try again when it is over"
+            "somebody else's session was running (try again when it is over), or the engine is older and names its "
+            "files itself"
         )
     return (
         f"{folder}: no trace appeared within {timeout_s:.0f} s although the server said that it stopped its profiler; "
