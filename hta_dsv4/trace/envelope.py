@@ -25,6 +25,7 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,"]', re.DOTALL)
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _TOP = msgspec.json.Decoder(float_hook=float)  # unlike the decoder's own, reads 1e400 (as infinite)
 BLANK = b" \t\r\n"
+_EVENTS = b'"traceEvents":0'  # stands for the events where what is around them is decoded
 BOM = b"\xef\xbb\xbf"
 REMEDY_CUT = "capture or copy it again, or read what is whole with --salvage"
 
@@ -93,8 +94,8 @@ class Envelope:
             found = _locate_events(text, lead)
             if found is not None:
                 key, start = found
-                head = text[lead:key].rstrip(BLANK).removesuffix(b",")
-                self.header = self._object(head + b"}", lead)
+                self.header = self._object(text[lead:key] + _EVENTS + b"}", lead)
+                self.header.pop("traceEvents", None)
                 return self._advance(text, start)
             if not more:
                 return self._no_events(text[lead:], lead)
@@ -138,7 +139,7 @@ class Envelope:
                     self.warnings.append("the top-level metadata is malformed and was left out")
                     self.partial = True
                     return {}
-                place = self._place(offset + error_byte(error, 0))
+                place = self._place(max(offset + error_byte(error, 0), 0))
                 raise self._error(
                     f"malformed JSON at {place}: {reason(error)}", "capture it again"
                 ) from error
@@ -170,7 +171,8 @@ class Envelope:
             else:
                 self._refuse(f"truncated: the JSON ends at byte {end}, right after the events", REMEDY_CUT)
             return
-        text = b"{" + tail[1:]
+        text = b"{" + _EVENTS + tail
+        lead -= len(text) - len(tail)
         error = _fault(text)
         if error is not None and "trailing characters" not in str(error):
             # Half a pair of surrogates near the end looks like a cut.
@@ -187,7 +189,7 @@ class Envelope:
             )
             return
         self.trailer = self._object(text, lead)
-        if self.trailer.pop("traceEvents", None):
+        if self.trailer.pop("traceEvents", 0) != 0:
             self.warnings.append(
                 'a second "traceEvents" was ignored: two traces seem to be joined in this file'
             )
@@ -269,7 +271,8 @@ def _locate_events(text: bytes, start: int) -> tuple[int, int] | None:
             return None
         if c in b"{[":
             if c == ord("[") and depth == 1 and after_colon and key is not None and _is_events(key[1]):
-                return key[0], m.end()
+                between = text[key[0] + len(key[1]) : m.start()]
+                return (key[0], m.end()) if between.strip(BLANK) == b":" else None
             depth += 1
             expect_key = depth == 1
             after_colon = False

@@ -158,6 +158,12 @@ class Framing(Envelope):
                         f"an event at byte {self._offset} is longer than {MAX_PENDING} bytes",
                         "capture it again",
                     )
+                # No "} , {" at all: one huge event, or entries that are no objects and may be cut at any comma.
+                for end in _last_commas(text):
+                    result = self._try(text, end, decode, split)
+                    if isinstance(result, list):
+                        rest = bytes(memoryview(text)[end:-1])
+                        return result, self._advance(rest, 0, end - 1, drop_comma=True), False
                 want = len(text) * 2
                 continue
             if "truncated" in message or (near_end and _ends_open(text)):
@@ -169,11 +175,10 @@ class Framing(Envelope):
                     return self._cut_here(text, opened.before, decode, split)
                 at = opened.start
                 error = msgspec.DecodeError(f"an event that does not end (byte {at})")
-            if ": expected" not in message:
-                # The commonest faults are literal (NaN, stray commas, bad escapes): fix those and look again.
-                # "Expected , or }" is none of them but a raw quote or an overwritten piece.
-                if self._repair(text):
-                    continue
+            # The commonest faults are literal (NaN, stray commas, bad escapes): fix those and look again.
+            # "Expected , or }" is none of them but a raw quote or an overwritten piece.
+            if ": expected" not in message and self._repair(text):
+                continue
             skipped = self._skip_bad(text, error, decode, split, eof)
             if skipped is not None:
                 return skipped
@@ -361,6 +366,14 @@ def _cuts(text: bytes | bytearray) -> Iterator[int]:
             if window > len(text):
                 return
         window *= 4
+
+
+def _last_commas(text: bytearray) -> list[int]:
+    """The last commas in a long text without ``} , {``, outside strings only by chance."""
+    if len(text) < 1 << 16 or _BOUNDARY.search(text) is not None:
+        return []
+    last = text.rfind(b",")
+    return [at for at in (last, text.rfind(b",", 0, max(last, 0))) if at > 1]
 
 
 def _bare(error: msgspec.DecodeError) -> msgspec.DecodeError:

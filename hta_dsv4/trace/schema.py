@@ -9,6 +9,7 @@ text (``float_hook=str``), so no digit of a time is ever lost.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from typing import Any, Union
@@ -33,6 +34,7 @@ OTHER_CATEGORIES = frozenset({
 })  # fmt: skip
 FLOWS = frozenset({"ac2g", "fwdbwd"})  # arrows between events: never a row
 KIND_CODE = {KERNEL: 0, MEMCPY: 1, MEMSET: 2}
+_NO_OBJECT = "entries of traceEvents that are no objects, ignored"
 NO_RAW = msgspec.Raw(b"")  # what an absent field holds: compare by identity
 
 
@@ -177,14 +179,14 @@ class EventDecoder:
     Args:
         cpu: decode what the event table needs too.
         python_frames: decode Python frames too.
-        note: called with (what, example) for each value that is not what it should be.
+        note: called with (what, example, count) of values that are not what they should be.
 
     Attributes:
         sides: type of event -> :data:`GPU`, :data:`CPU` or :data:`SKIPPED`, for the types that tell.
         no_args: what stands for the ``args`` of an event without.
     """
 
-    def __init__(self, cpu: bool, python_frames: bool, note: Callable[[str, str], None]) -> None:
+    def __init__(self, cpu: bool, python_frames: bool, note: Callable[[str, str, int], None]) -> None:
         kind: Any = Event if cpu else GpuEvent
         self._kind, self._args = kind, Args if cpu else GpuArgs
         self.no_args: Any = self._args()
@@ -192,6 +194,11 @@ class EventDecoder:
         self._fast, self.sides = _decoder_by_category(cpu, python_frames)
         self._many: msgspec.json.Decoder[list[Any]] = msgspec.json.Decoder(list[kind], float_hook=str)
         self._one: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind, float_hook=str)
+        self._parts = msgspec.json.Decoder(dict[str, msgspec.Raw])
+        self._untyped = msgspec.json.Decoder(float_hook=str)
+        self._args_decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(
+            self._args | None, float_hook=str
+        )
 
     def decode(self, text: memoryview) -> list[Any]:
         """Decode an array of events; raises what msgspec raises."""
@@ -203,40 +210,49 @@ class EventDecoder:
     def split(self, text: bytes) -> list[Any]:
         """Decode an array event by event; what has the wrong type is read as far as it goes."""
         events: list[Any] = []
+        odd: Counter[str] = Counter()  # told when all is read: what turns out not to decode is read again
+        examples: dict[str, str] = {}
+
+        def note(what: str, example: str) -> None:
+            odd[what] += 1
+            examples.setdefault(what, example)
+
+        decode, no_object = self._one.decode, self._kind(ph="")
         for raw in msgspec.json.decode(text, type=list[msgspec.Raw]):
             try:
-                events.append(self._one.decode(raw))
+                events.append(decode(raw))
             except msgspec.ValidationError:
-                events.append(self._tolerant(raw))
+                view = memoryview(raw)
+                if view[0] == ord("{"):
+                    events.append(self._tolerant(raw, note))
+                    continue
+                odd[_NO_OBJECT] += 1
+                if odd[_NO_OBJECT] == 1:
+                    examples[_NO_OBJECT] = bytes(view[:60]).decode("utf-8", "replace")
+                events.append(no_object)
+        for what, count in odd.items():
+            self._note(what, examples[what], count)
         return events
 
-    def _tolerant(self, raw: msgspec.Raw) -> Any:
-        """Decode one entry field by field, keeping what has the right type."""
-        try:
-            parts = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        except msgspec.ValidationError:
-            self._note(
-                "entries of traceEvents that are no objects, ignored",
-                bytes(raw)[:60].decode("utf-8", "replace"),
-            )
-            return self._kind(ph="")
-        untyped = msgspec.json.Decoder(float_hook=str)
+    def _tolerant(self, raw: msgspec.Raw, note: Callable[[str, str], None]) -> Any:
+        """Decode one object field by field, keeping what has the right type."""
         values: dict[str, Any] = {}
+        parts = self._parts.decode(raw)
         for k, text in parts.items():
             if k in self._kind.__struct_fields__ and k != "args":
                 try:
-                    values[k] = untyped.decode(text)
+                    values[k] = self._untyped.decode(text)
                 except msgspec.DecodeError:  # a number of thousands of digits: whoever wants it finds it odd
                     values[k] = bytes(text).decode("utf-8", "replace")
         for k in ("ph", "cat", "name"):
             v = values.get(k)
             if v is not None and not isinstance(v, str):
-                self._note(f'events whose "{k}" is no text, read as text', repr(v)[:60])
+                note(f'events whose "{k}" is no text, read as text', repr(v)[:60])
                 values[k] = str(v)
         if "args" in parts:
             try:
-                values["args"] = msgspec.json.Decoder(self._args | None, float_hook=str).decode(parts["args"])
+                values["args"] = self._args_decoder.decode(parts["args"])
             except msgspec.ValidationError:
-                example = bytes(parts["args"])[:60].decode("utf-8", "replace")
-                self._note('events whose "args" is no object, read without it', example)
+                example = bytes(memoryview(parts["args"])[:60]).decode("utf-8", "replace")
+                note('events whose "args" is no object, read without it', example)
         return self._kind(**values)
