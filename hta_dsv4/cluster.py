@@ -40,7 +40,8 @@ MANY_FILES = 4
 MANY_BYTES = 200 << 20
 """``auto`` starts local processes for this many files of this many bytes or more, together: reading them takes a
 process some 20 s, and starting workers 3 to 5 s. Plain JSON counts a tenth: it is that much larger than gzip."""
-CONNECT_S = 15
+CONNECT_S, WORKERS_S = 15, 60
+"""How long a scheduler may take to answer, and its first worker to be there."""
 POLL_S, ALONE_S = 2, 60
 """How often is looked whether any worker is left, and how long none may be: one that died is replaced in seconds."""
 FAILURES = 3
@@ -214,7 +215,10 @@ class Cluster:
         digest = source_digest()
         run = _by_value(_unpack_and_run)
         work = [pickle.dumps(partial(_guarded, task, digest)) for task in tasks]
-        futures = [self._client.submit(run, packed, pure=False) for packed in work]
+        try:
+            futures = [self._client.submit(run, packed, pure=False) for packed in work]
+        except Exception as error:  # the client is closed where the scheduler went away before
+            raise self._said(error, names[0]) from error
         place = {f.key: i for i, f in enumerate(futures)}
         ended: SimpleQueue[Any] = SimpleQueue()
         for future in futures:
@@ -232,7 +236,8 @@ class Cluster:
                 if progress is not None:
                     progress(done, len(futures))
         finally:
-            self._client.cancel([f for f in futures if not f.done()])
+            with contextlib.suppress(Exception):  # nobody to be told, where the scheduler is gone
+                self._client.cancel([f for f in futures if not f.done()])
         return [o for o in out if o is not None]
 
     def _next(self, ended: SimpleQueue[Any]) -> Any:
@@ -242,18 +247,23 @@ class Cluster:
             try:
                 return ended.get(timeout=POLL_S)
             except Empty:
-                with contextlib.suppress(
-                    OSError, TimeoutError
-                ):  # a scheduler that is gone has no workers either
-                    if self._client.nthreads():
-                        alone_since = None
-                        continue
+                if self._anyone():
+                    alone_since = None
+                    continue
             now = time.monotonic()
             alone_since = now if alone_since is None else alone_since
             if now - alone_since > ALONE_S:
                 raise HtaDsv4Error(
                     f"--cluster {self.where}: no worker is left, for {ALONE_S} s now; start some and try again"
                 )
+
+    def _anyone(self) -> bool:
+        """Whether there is a worker; none where the scheduler does not answer."""
+        with contextlib.suppress(Exception):
+            return self._client.status == "running" and bool(
+                self._client.nthreads(callback_timeout=CONNECT_S)
+            )
+        return False
 
     def _said(self, error: Exception, name: str) -> HtaDsv4Error:
         kind = type(error).__name__
@@ -267,7 +277,7 @@ class Cluster:
                 f"--cluster {self.where}: a worker lacks what it needs ({error}); install hta-dsv4 "
                 f"{metadata.version('hta-dsv4')} where workers run"
             )
-        if isinstance(error, CancelledError):
+        if isinstance(error, CancelledError) or kind in ("ClosedClientError", "CommClosedError"):
             return HtaDsv4Error(f"--cluster {self.where}: the scheduler is gone; {name} was not read")
         return HtaDsv4Error(f"--cluster {self.where}: {name} was not read ({kind}: {str(error)[:200]})")
 
@@ -300,14 +310,19 @@ class Cluster:
             raise HtaDsv4Error(
                 f"--cluster {self.where}: no Dask scheduler answers there; start one with: dask scheduler"
             ) from error
-        self._stack.callback(client.close)
+        self._stack.callback(_leave, client)
         try:
-            client.wait_for_workers(1, timeout=CONNECT_S)
+            client.wait_for_workers(1, timeout=WORKERS_S)
         except TimeoutError as error:
             raise HtaDsv4Error(
                 f"--cluster {self.where}: the scheduler has no worker; start some with: dask worker {self.where}"
             ) from error
         return client
+
+
+def _leave(client: Any) -> None:
+    with contextlib.suppress(Exception):  # a scheduler that is gone cannot be said goodbye to
+        client.close(timeout=CONNECT_S)
 
 
 def _size(file: Path) -> int:
