@@ -225,7 +225,10 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["128+512"])
     parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
     parser.add_argument(
-        "--variants", nargs="+", choices=["simt", "mma", "split_k"], default=["simt", "mma", "split_k"]
+        "--variants",
+        nargs="+",
+        choices=["simt", "mma", "split_k", "hopper", "auto"],
+        default=["simt", "mma", "split_k", "auto"],
     )
     parser.add_argument("--out", type=Path, help="also write the rows as JSON")
     options = parser.parse_args()

@@ -11,6 +11,8 @@ from torch import Tensor
 from dsv4_kernels import _expect
 from dsv4_kernels._device import describe_device, interpreting, launching
 from dsv4_kernels.call import Convention, DecodeCall, make_call
+from dsv4_kernels.hopper_select import FORMS, Choice, choose, hopper_splits
+from dsv4_kernels.hopper_support import unavailable
 from dsv4_kernels.layout import HEAD_DIM, PagedKV
 from dsv4_kernels.mma import mma_decode
 from dsv4_kernels.reference import reference_attention
@@ -18,7 +20,7 @@ from dsv4_kernels.select import combine_config, loop_config, split_configs
 from dsv4_kernels.simt import simt_decode
 from dsv4_kernels.split_k import split_k_decode
 
-Variant = Literal["auto", "simt", "mma", "split_k", "reference"]
+Variant = Literal["auto", "simt", "mma", "split_k", "hopper", "reference"]
 ENVIRONMENT = "HTA_DSV4_ATTENTION"
 
 
@@ -30,7 +32,7 @@ def resolve_variant(variant: str, device_type: str) -> Variant:
         device_type: Device of the query; on ``cpu`` without Triton's interpreter only the reference runs.
 
     Returns:
-        Any variant but ``auto``.
+        The variant; ``auto`` means that :func:`run_call` chooses by the card.
 
     Raises:
         ValueError: The argument or ``HTA_DSV4_ATTENTION`` names no variant, or one that cannot run here.
@@ -46,7 +48,7 @@ def resolve_variant(variant: str, device_type: str) -> Variant:
             raise ValueError(f"{ENVIRONMENT}: expected one of {', '.join(choices)}, got {variant!r}")
     can_launch = device_type == "cuda" or interpreting()
     if variant == "auto":
-        return "split_k" if can_launch else "reference"
+        return "auto" if can_launch else "reference"
     if variant != "reference" and not can_launch:
         raise ValueError(
             f"{source}: {variant!r} needs tensors on a CUDA device (or TRITON_INTERPRET=1), got {device_type}; "
@@ -56,22 +58,57 @@ def resolve_variant(variant: str, device_type: str) -> Variant:
 
 
 def run_call(call: DecodeCall, variant: Variant, num_splits: int | None = None) -> tuple[Tensor, Tensor]:
-    """Run a checked call as ``variant`` (not ``auto``) on the configuration its static shapes select.
+    """Run a checked call as ``variant`` on the configuration its static shapes select.
+
+    Args:
+        call: A checked call.
+        variant: One of :data:`Variant`; ``auto`` is ``split_k``, but on sm_90 what
+            :func:`~dsv4_kernels.hopper_select.choose` finds.
+        num_splits: Programs per row's list; None to choose.
 
     Returns:
         bf16 ``[rows, H, 512]`` and float32 ``[rows, H]``.
+
+    Raises:
+        ValueError: ``hopper`` cannot run here.
     """
     if variant == "reference":
         out, lse = reference_attention(call)
         return out.to(torch.bfloat16), lse
+    device = describe_device(call.q)
+    if variant in ("auto", "hopper"):
+        reason = unavailable(device)
+        if reason is None:
+            choice = choose(call.rows, call.heads, call.widths)
+            if variant == "hopper" and choice.form == "split_k":
+                choice = Choice("one_block", choice.combine)
+            return run_choice(call, choice, num_splits)
+        if variant == "hopper":
+            raise ValueError(f"variant: 'hopper' needs {reason}")
     with launching(call.q):
         if variant == "simt":
             return simt_decode(call)
-        device = describe_device(call.q)
         config, splits = split_configs(device, call.rows, call.heads, call.widths, num_splits)
         if variant == "mma" or splits == 1:
             return mma_decode(call, loop_config(device, call.heads))
         return split_k_decode(call, config, combine_config(call.rows, call.heads), splits)
+
+
+def run_choice(call: DecodeCall, choice: Choice, num_splits: int | None = None) -> tuple[Tensor, Tensor]:
+    """Run a call on an sm_90 GPU in a given form; arguments and results as :func:`run_call`."""
+    device = describe_device(call.q)
+    with launching(call.q):
+        if choice.form == "split_k":
+            config, splits = split_configs(device, call.rows, call.heads, call.widths, num_splits)
+            if splits == 1:
+                return mma_decode(call, loop_config(device, call.heads))
+            return split_k_decode(call, config, choice.combine, splits)
+        # Imported only here: it compiles for sm_90 alone, and needs Gluon.
+        from dsv4_kernels.hopper import hopper_decode
+
+        form = FORMS[choice.form]
+        splits = hopper_splits(call.rows, call.heads, call.widths, device.num_sms, form.block_t, num_splits)
+        return hopper_decode(call, form, choice.combine, splits)
 
 
 def sparse_mla_decode(
@@ -109,9 +146,10 @@ def sparse_mla_decode(
         softmax_scale: Factor on ``q . k``.
         convention: What ``lse`` means with a sink and for empty rows, see
             :data:`~dsv4_kernels.call.Convention`.
-        variant: ``simt`` (the baseline), ``mma``, ``split_k``, ``reference`` (torch), or ``auto``: the
-            environment variable ``HTA_DSV4_ATTENTION`` if set, else ``split_k``.
-        num_splits: Programs per row's list, for ``split_k``; None for
+        variant: ``simt`` (the baseline), ``mma``, ``split_k``, ``hopper`` (sm_90 alone), ``reference`` (torch), or
+            ``auto``: the environment variable ``HTA_DSV4_ATTENTION`` if set, else the fastest form measured on the
+            card: ``split_k``, or on sm_90 that or ``hopper``.
+        num_splits: Programs per row's list, for ``split_k`` and ``hopper``; None for
             :func:`~dsv4_kernels.select.num_splits`. 1 runs the single-launch kernel; more than there are blocks,
             or than 256, run as that many.
         check_indices: Compare index and length *values* with the pools (waits for a GPU, not capturable).
@@ -136,7 +174,7 @@ def sparse_mla_decode(
     if num_splits is not None:
         _expect.count("num_splits", num_splits)
         # "auto" may become any form by the environment, which must not turn a legal call into an error.
-        if variant not in ("auto", "split_k"):
+        if variant not in ("auto", "split_k", "hopper"):
             raise ValueError(
                 f"num_splits: expected None, variant {variant!r} does not split, got {num_splits}"
             )

@@ -45,13 +45,24 @@ class MmaConfig:
 
 @dataclass(frozen=True)
 class CombineConfig:
-    """Shape of the combine: ``block_h`` heads by ``columns`` of 512 per program, and the partials' type."""
+    """Shape of the combine.
+
+    Attributes:
+        block_h: Heads per program.
+        columns: Of 512, per program.
+        warps: Warps per program.
+        partials: Type of the splits' outputs.
+        pdl: As :attr:`MmaConfig.pdl`.
+        eager: Read the partial outputs beside the sums that say whether they were written, for up to
+            ``EAGER_SPLITS`` splits: one latency less, more registers.
+    """
 
     block_h: int
     columns: int
     warps: int
     partials: Literal["bf16", "f32"] = "bf16"
     pdl: bool = True
+    eager: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,7 @@ SMALL = Family(
     short=None,
     loop=MmaConfig(32, 32, FINE, 8, 3),
 )
+EAGER_SPLITS = 32  # all their outputs are in registers at once
 MAX_SPLITS = 64  # the combine reads every split; past this it costs more than the loop saves
 LARGEST_SPLITS = (
     256  # on request: the combine is unrolled over them, and thousands would take minutes to compile
@@ -181,10 +193,13 @@ def combine_config(rows: int, heads: int) -> CombineConfig:
 
     One program per row, head and 512 columns while that is few programs; several heads a program when there
     are thousands, whose launch alone costs (one kernel of 8448 empty programs takes 5.7 us). The wrong tile
-    costs up to 17 us: (1, 128) at B=64 takes 57.0 where (2, 512) takes 40.1.
+    costs up to 17 us: (1, 128) at B=64 takes 57.0 where (2, 512) takes 40.1. Eager reads pay while the combine is
+    all latency: B=1 6.75 to 6.48, B=4 10.13 to 9.84; at B=8 they cost, 11.75 to 12.19.
     """
     if rows * heads <= 64:
-        return CombineConfig(1, 128, 1)
+        return CombineConfig(1, 256, 2, eager=True)
+    if rows * heads <= 256:
+        return CombineConfig(1, 512, 4, eager=True)
     if rows * heads <= 2048:
         return CombineConfig(1, 512, 4)
     return CombineConfig(2, 512, 4)

@@ -7,7 +7,11 @@ log-sum-exp and folds the sink. Nothing about the launch depends on device value
 batch captures it.
 """
 
+# ruff: noqa: E741, RUF005
+# (l is the literature's name for the running sum; Triton compiles no starred tuples.)
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -18,7 +22,7 @@ from dsv4_kernels._device import operand
 from dsv4_kernels.call import DecodeCall
 from dsv4_kernels.core import NEGATIVE, attend, finish, load_q, reread_program_id, scope_length, store_tiles
 from dsv4_kernels.runtime import LOG2_E, kernel_arguments, launch_options
-from dsv4_kernels.select import CombineConfig, MmaConfig
+from dsv4_kernels.select import EAGER_SPLITS, CombineConfig, MmaConfig
 
 
 @triton.jit
@@ -47,7 +51,7 @@ def _sparse_mla_split_k_kernel(
         tl.store(sum_ptr + slot, tl.zeros([BLOCK_H], tl.float32), mask=head < heads)
     else:
         q = load_q(q_ptr, row, head, heads, TILES, OPERAND)
-        acc, m, l = attend(  # noqa: E741
+        acc, m, l = attend(
             q, split, tl.num_programs(0), scale_log2, row, kv_ptr, page_stride, index_ptr, width, length,
             extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_width, extra_length,
             PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_H, BLOCK_T, TILES, OPERAND, STAGES, AHEAD, SINGLE,
@@ -61,11 +65,68 @@ def _sparse_mla_split_k_kernel(
 
 
 @triton.jit
+def _merge(
+    partial_ptr: tl.tensor, max_ptr: tl.tensor, sum_ptr: tl.tensor, row: tl.tensor, head: tl.tensor,
+    column: tl.tensor, heads: tl.tensor, NSPLIT: tl.constexpr, SPLITS_POW2: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Maximum, sum and unnormalised output over the splits, of as many registers as one split takes."""
+    splits = tl.arange(0, SPLITS_POW2)
+    slots = (row * NSPLIT + splits[:, None]) * heads + head[None, :]
+    inside = (splits[:, None] < NSPLIT) & (head[None, :] < heads)
+    maxima = tl.load(max_ptr + slots, mask=inside, other=NEGATIVE)
+    sums = tl.load(sum_ptr + slots, mask=inside, other=0.0)
+    m = tl.max(maxima, 0)
+    l = tl.sum(sums * tl.exp2(maxima - m[None, :]), 0)
+    acc = tl.zeros([head.shape[0], column.shape[0]], tl.float32)
+    for split in tl.static_range(NSPLIT):
+        slot = (row * NSPLIT + split) * heads + head
+        # Loaded again (from L1) rather than picked out of the tile above, which costs a reduction a split.
+        split_max = tl.load(max_ptr + slot, mask=head < heads, other=NEGATIVE)
+        split_sum = tl.load(sum_ptr + slot, mask=head < heads, other=0.0)
+        used = (split_sum != 0.0) & (head < heads)
+        offsets = slot.to(tl.int64)[:, None] * 512 + column[None, :]
+        part = tl.load(partial_ptr + offsets, mask=used[:, None], other=0.0).to(tl.float32)
+        acc += part * tl.exp2(split_max - m)[:, None]
+    return m, l, acc
+
+
+@triton.jit
+def _merge_eagerly(
+    partial_ptr: tl.tensor, max_ptr: tl.tensor, sum_ptr: tl.tensor, row: tl.tensor, head: tl.tensor,
+    column: tl.tensor, heads: tl.tensor, NSPLIT: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """As :func:`_merge` with all loads under way at once: one latency instead of two, and all in registers.
+
+    An empty split's partial output was never written; what is read there is dropped by its sum, which is 0.
+    """
+    maxima: tl.tensor = ()
+    sums: tl.tensor = ()
+    parts: tl.tensor = ()
+    for split in tl.static_range(NSPLIT):
+        slot = (row * NSPLIT + split) * heads + head
+        maxima = maxima + (tl.load(max_ptr + slot, mask=head < heads, other=NEGATIVE),)
+        sums = sums + (tl.load(sum_ptr + slot, mask=head < heads, other=0.0),)
+        offsets = slot.to(tl.int64)[:, None] * 512 + column[None, :]
+        parts = parts + (tl.load(partial_ptr + offsets, mask=(head < heads)[:, None], other=0.0),)
+    m = maxima[0]
+    for split in tl.static_range(1, NSPLIT):
+        m = tl.maximum(m, maxima[split])
+    l = tl.zeros([head.shape[0]], tl.float32)
+    acc = tl.zeros([head.shape[0], column.shape[0]], tl.float32)
+    for split in tl.static_range(NSPLIT):
+        weight = tl.exp2(maxima[split] - m)
+        l += sums[split] * weight
+        part = tl.where((sums[split] != 0.0)[:, None], parts[split].to(tl.float32), 0.0)
+        acc += part * weight[:, None]
+    return m, l, acc
+
+
+@triton.jit
 def _sparse_mla_combine_kernel(
     partial_ptr: tl.tensor, max_ptr: tl.tensor, sum_ptr: tl.tensor, out_ptr: tl.tensor, lse_ptr: tl.tensor,
     sink_ptr: tl.tensor, heads: tl.tensor, NSPLIT: tl.constexpr, SPLITS_POW2: tl.constexpr,
     HAS_SINK: tl.constexpr, SGLANG: tl.constexpr, BLOCK_H: tl.constexpr, COLUMNS: tl.constexpr,
-    PDL: tl.constexpr,
+    EAGER: tl.constexpr, PDL: tl.constexpr,
 ) -> None:  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -73,27 +134,52 @@ def _sparse_mla_combine_kernel(
     row = tl.program_id(2)
     head = tl.program_id(1) * BLOCK_H + tl.arange(0, BLOCK_H)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    splits = tl.arange(0, SPLITS_POW2)
-    slots = (row * NSPLIT + splits[:, None]) * heads + head[None, :]
-    inside = (splits[:, None] < NSPLIT) & (head[None, :] < heads)
-    maxima = tl.load(max_ptr + slots, mask=inside, other=NEGATIVE)
-    sums = tl.load(sum_ptr + slots, mask=inside, other=0.0)
-    m = tl.max(maxima, 0)
-    l = tl.sum(sums * tl.exp2(maxima - m[None, :]), 0)  # noqa: E741
+    if EAGER:
+        m, l, acc = _merge_eagerly(partial_ptr, max_ptr, sum_ptr, row, head, column, heads, NSPLIT)
+    else:
+        m, l, acc = _merge(partial_ptr, max_ptr, sum_ptr, row, head, column, heads, NSPLIT, SPLITS_POW2)
     factor, lse = finish(m, l, sink_ptr, head, heads, HAS_SINK, SGLANG)
-    acc = tl.zeros([BLOCK_H, COLUMNS], tl.float32)
-    for split in tl.static_range(NSPLIT):
-        slot = (row * NSPLIT + split) * heads + head
-        # Loaded again (from L1) rather than picked out of the tile above, which costs a reduction a split.
-        split_max = tl.load(max_ptr + slot, mask=head < heads, other=NEGATIVE)
-        split_sum = tl.load(sum_ptr + slot, mask=head < heads, other=0.0)
-        used = (split_sum > 0.0) & (head < heads)
-        offsets = slot.to(tl.int64)[:, None] * 512 + column[None, :]
-        part = tl.load(partial_ptr + offsets, mask=used[:, None], other=0.0).to(tl.float32)
-        acc += part * tl.exp2(split_max - m)[:, None]
     out = (row.to(tl.int64) * heads + head)[:, None] * 512 + column[None, :]
     tl.store(out_ptr + out, (acc * factor[:, None]).to(out_ptr.dtype.element_ty), mask=head[:, None] < heads)
     tl.store(lse_ptr + row * heads + head, lse, mask=(head < heads) & (tl.program_id(0) == 0))
+
+
+@dataclass(frozen=True)
+class Partials:
+    """What the splits of a call leave for the combine.
+
+    Attributes:
+        output: Unnormalised outputs ``[rows, splits, H, 512]``; a split that saw no token leaves its part unwritten.
+        maxima: Base-2 running maxima, float32 ``[rows, splits, H]``.
+        sums: Running sums of the same shape, 0 where nothing was seen.
+    """
+
+    output: Tensor
+    maxima: Tensor
+    sums: Tensor
+
+    @staticmethod
+    def allocate(call: DecodeCall, num_splits: int, dtype: torch.dtype) -> Partials:
+        """Fresh, unwritten partials; ``dtype`` is the outputs'."""
+        shape = (call.rows, num_splits, call.heads)
+        output = torch.empty(*shape, call.q.shape[2], dtype=dtype, device=call.q.device)
+        maxima = torch.empty(shape, dtype=torch.float32, device=call.q.device)
+        return Partials(output, maxima, torch.empty_like(maxima))
+
+
+def combine_partials(
+    call: DecodeCall, partials: Partials, config: CombineConfig, out: Tensor, lse: Tensor
+) -> None:
+    """Merge the splits by log-sum-exp, fold the sink, and write ``out`` and ``lse``."""
+    num_splits = partials.maxima.shape[1]
+    grid = (call.q.shape[2] // config.columns, triton.cdiv(call.heads, config.block_h), call.rows)
+    _sparse_mla_combine_kernel[grid](
+        partials.output, partials.maxima, partials.sums, out, lse,
+        call.sink if call.sink is not None else call.q, call.heads, NSPLIT=num_splits,
+        SPLITS_POW2=triton.next_power_of_2(num_splits), HAS_SINK=call.sink is not None,
+        SGLANG=call.convention == "sglang", BLOCK_H=config.block_h, COLUMNS=config.columns,
+        EAGER=config.eager and num_splits <= EAGER_SPLITS, **launch_options(config.warps, config.pdl),
+    )  # fmt: skip
 
 
 def split_k_decode(
@@ -116,24 +202,15 @@ def split_k_decode(
         ``[rows, H, 512]`` of ``out_dtype`` and float32 ``[rows, H]``.
     """
     out, lse = call.outputs(out_dtype)
-    shape = (call.rows, num_splits, call.heads)
     dtype = torch.bfloat16 if combine.partials == "bf16" else torch.float32
-    partial = torch.empty(*shape, call.q.shape[2], dtype=dtype, device=call.q.device)
-    maxima = torch.empty(shape, dtype=torch.float32, device=call.q.device)
-    sums = torch.empty_like(maxima)
-    arguments = kernel_arguments(call)
+    partials = Partials.allocate(call, num_splits, dtype)
     single = num_splits >= sum(triton.cdiv(width, config.block_t) for width in call.widths)
     _sparse_mla_split_k_kernel[(num_splits, triton.cdiv(call.heads, config.block_h), call.rows)](
-        call.q, partial, maxima, sums, **arguments, scale_log2=call.scale * LOG2_E,
+        call.q, partials.output, partials.maxima, partials.sums, **kernel_arguments(call),
+        scale_log2=call.scale * LOG2_E,
         BLOCK_H=config.block_h, BLOCK_T=config.block_t, TILES=config.tiles,
         OPERAND=operand(tl.bfloat16), STAGES=config.stages, AHEAD=config.ahead,
         SINGLE=single, **launch_options(config.warps, config.pdl),
     )  # fmt: skip
-    grid = (call.q.shape[2] // combine.columns, triton.cdiv(call.heads, combine.block_h), call.rows)
-    _sparse_mla_combine_kernel[grid](
-        partial, maxima, sums, out, lse, arguments["sink_ptr"], call.heads, NSPLIT=num_splits,
-        SPLITS_POW2=triton.next_power_of_2(num_splits), HAS_SINK=call.sink is not None,
-        SGLANG=call.convention == "sglang", BLOCK_H=combine.block_h, COLUMNS=combine.columns,
-        **launch_options(combine.warps, combine.pdl),
-    )  # fmt: skip
+    combine_partials(call, partials, combine, out, lse)
     return out, lse

@@ -105,7 +105,10 @@ def _compile(request: Request) -> Compiled:
     unknown = (set(request.signature) | set(constants)) - set(function.arg_names)
     if unknown:
         raise ValueError(f"{request.kernel} has no argument {', '.join(sorted(unknown))}")
-    source = ASTSource(function, signature=signature, constexprs=constants, attrs=attributes)
+    build = ASTSource
+    if function.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource as build  # noqa: N813
+    source = build(function, signature=signature, constexprs=constants, attrs=attributes)
     options = {"num_warps": request.warps, "num_stages": request.stages, **request.options}
     binary = triton.compile(source, target=GPUTarget("cuda", request.target, 32), options=options)
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"

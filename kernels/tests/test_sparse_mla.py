@@ -96,12 +96,15 @@ def test_mma(call: DecodeCall, block: tuple[int, int], tiles: tuple[int, ...], a
     st.integers(1, 9),
     st.sampled_from((EVEN, SPLIT_LAST)),
     st.sampled_from(((1, 128), (2, 512), (4, 256))),
+    st.booleans(),
 )
 @slow
-def test_split_k(call: DecodeCall, splits: int, tiles: tuple[int, ...], combine: tuple[int, int]) -> None:
-    """Any split count, more than there are valid blocks too -> the reference, whatever the combine tile."""
+def test_split_k(
+    call: DecodeCall, splits: int, tiles: tuple[int, ...], combine: tuple[int, int], eager: bool
+) -> None:
+    """Any split count, more than there are valid blocks too -> the reference, whatever the combine's shape."""
     config = MmaConfig(16, 16, tiles, 4, 1)
-    tile = CombineConfig(*combine, 1, "f32")
+    tile = CombineConfig(*combine, 1, "f32", eager=eager)
     assert_matches(call, split_k_decode(call, config, tile, splits, torch.float32), EXACT)
 
 
@@ -260,7 +263,10 @@ def arguments() -> dict[str, Any]:
         ({"softmax_scale": 1e300}, r"^softmax_scale: expected at most 1e\+38"),
         ({"check_indices": "yes"}, "^check_indices: expected True, False or None, got 'yes'"),
         ({"convention": "vllm"}, "^convention: expected one of flashmla, sglang, got 'vllm'"),
-        ({"variant": "fast"}, "^variant: expected one of auto, simt, mma, split_k, reference, got 'fast'"),
+        (
+            {"variant": "fast"},
+            "^variant: expected one of auto, simt, mma, split_k, hopper, reference, got 'fast'",
+        ),
         ({"num_splits": 0}, "^num_splits: expected a positive integer"),
         ({"num_splits": True}, "^num_splits: expected a positive integer"),
         (
@@ -318,13 +324,13 @@ def test_unchecked_indices_skip_the_value_check() -> None:
 
 def test_environment_overrides_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     """HTA_DSV4_ATTENTION -> decides for auto only; an unknown value is an error that lists the choices."""
-    assert resolve_variant("auto", "cuda") == "split_k"
+    assert resolve_variant("auto", "cuda") == "auto"
     monkeypatch.setenv(ENVIRONMENT, "simt")
     assert resolve_variant("auto", "cuda") == "simt"
     assert resolve_variant("mma", "cuda") == "mma"
     monkeypatch.setenv(ENVIRONMENT, "quick")
     with pytest.raises(
-        ValueError, match="HTA_DSV4_ATTENTION: expected one of auto, simt, mma, split_k, reference"
+        ValueError, match="HTA_DSV4_ATTENTION: expected one of auto, simt, mma, split_k, hopper, reference"
     ):
         resolve_variant("auto", "cuda")
     assert resolve_variant("mma", "cuda") == "mma"

@@ -63,7 +63,8 @@ def combine_request(rows: int, splits: int, target: int) -> object:
     signature = {"partial_ptr": "*bf16", "max_ptr": "*fp32", "sum_ptr": "*fp32", "out_ptr": "*bf16",
                  "lse_ptr": "*fp32", "sink_ptr": "*fp32", "heads": "i32:16"}  # fmt: skip
     constants = {"NSPLIT": splits, "SPLITS_POW2": 1 << (splits - 1).bit_length(), "HAS_SINK": True,
-                 "SGLANG": False, "BLOCK_H": config.block_h, "COLUMNS": config.columns, "PDL": config.pdl}  # fmt: skip
+                 "SGLANG": False, "BLOCK_H": config.block_h, "COLUMNS": config.columns, "EAGER": config.eager,
+                 "PDL": config.pdl}  # fmt: skip
     return aot.Request(
         "dsv4_kernels.split_k", "_sparse_mla_combine_kernel", target, signature, constants, config.warps
     )
@@ -98,7 +99,7 @@ def wanted() -> dict[str, object]:
         requests[f"split_k small narrow sm_{target}"] = mma_request("split_k", narrow, target, True, False)
         requests[f"mma small loop sm_{target}"] = mma_request("mma", SMALL.loop, target, False, False)
         requests[f"simt sm_{target}"] = simt_request(target)
-        for rows, splits in ((1, 20), (32, 4), (64, 2)):
+        for rows, splits in ((1, 20), (4, 20), (32, 4), (64, 2)):
             requests[f"combine {rows} sm_{target}"] = combine_request(rows, splits, target)
     return requests
 
