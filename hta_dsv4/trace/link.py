@@ -19,6 +19,7 @@ from hta_dsv4.trace import activities as col
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
+_BLOCK = 1 << 20
 CPU_OP, ANNOTATION, PYTHON = "cpu_op", "user_annotation", "python_function"
 MODULE_PREFIX = "nn.Module: "  # how the profiler names the frames of module calls
 
@@ -66,7 +67,11 @@ def link(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, 
         out[name] = pd.arrays.IntegerArray(values[at].astype(np.int64), ~linked)
 
     # Ask once for each launch, not once for each kernel.
-    used, back = np.unique(launch[linked], return_inverse=True)
+    used = launch[linked]
+    if (used[1:] > used[:-1]).all():  # eager, in order
+        back: Any = slice(None)
+    else:
+        used, back = np.unique(used, return_inverse=True)
     threads = _threads(events)
     category = events[col.CATEGORY]
     op_used = _enclosing(events, threads, _is(category, CPU_OP), used)
@@ -144,7 +149,7 @@ def _launch_of(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[Ints, in
     if not len(rows) or not has.any():
         return none, 0
     key_rank = events[col.RANK].to_numpy()[rows]
-    key_id = events[col.CORRELATION].to_numpy(dtype=np.int64, na_value=0)[rows]
+    key_id = events[col.CORRELATION].iloc[rows].to_numpy(dtype=np.int64, na_value=0)
     found, doubled = _lookup(
         key_rank, key_id, rows,
         activities[col.RANK].to_numpy()[has], wanted.to_numpy(dtype=np.int64, na_value=0)[has],
@@ -170,19 +175,24 @@ def _by_external_id(activities: pd.DataFrame, events: pd.DataFrame, launch: Ints
 
 def _lookup(key_rank: Any, key_id: Ints, rows: Any, rank: Any, wanted: Ints) -> tuple[Ints, int]:
     """For each (rank, wanted): the first of ``rows`` with that key, or -1; and how many keys came again."""
-    order = np.lexsort((np.arange(len(rows)), key_id, key_rank))
-    ids, ranks, rows = key_id[order], key_rank[order], np.asarray(rows, np.int64)[order]
+    ids, ranks, rows = key_id, key_rank, np.asarray(rows, np.int64)
+    if (
+        not (ids[1:] >= ids[:-1]).all() or (ranks[1:] != ranks[:-1]).any()
+    ):  # of one rank mostly sorted already
+        order = np.lexsort((np.arange(len(rows)), key_id, key_rank))
+        ids, ranks, rows = key_id[order], key_rank[order], rows[order]
+        del order
     repeated = int(((ids[1:] == ids[:-1]) & (ranks[1:] == ranks[:-1])).sum())
     out = np.full(len(wanted), -1, np.int64)
     for r in np.unique(rank).tolist():
         lo, hi = np.searchsorted(ranks, [r, r + 1])
         if lo == hi:
             continue
-        mine = rank == r
-        want = wanted[mine]
-        pos = np.searchsorted(ids[lo:hi], want)
-        inside = np.minimum(pos, hi - lo - 1)
-        out[mine] = np.where(ids[lo:hi][inside] == want, rows[lo:hi][inside], -1)
+        for block in _blocks(len(wanted)):
+            mine = rank[block] == r
+            want = wanted[block][mine]
+            inside = np.minimum(np.searchsorted(ids[lo:hi], want), hi - lo - 1) + lo
+            out[block][mine] = np.where(ids[inside] == want, rows[inside], -1)
     return out, repeated
 
 
@@ -230,21 +240,13 @@ def _enclosing_chain(
         )
         del order
     parent = _parents(order_thread, ends)
-    lo, t_asked = start[asked], threads[asked]
-    end_asked = lo + dur[asked]
-    # Position of the last interval that starts no later, on the same thread.
     pos = np.full(len(asked), -1, np.int64)
-    for t in np.unique(t_asked).tolist():
-        a, b = np.searchsorted(order_thread, [t, t + 1])
-        if a < b:
-            mine = t_asked == t
-            found = np.searchsorted(order_start[a:b], lo[mine], side="right") - 1
-            pos[mine] = np.where(found >= 0, found + a, -1)
-    while True:  # climb while the candidate ends before the launch does: at most the depth of nesting
-        climb = (pos >= 0) & (ends[np.maximum(pos, 0)] < end_asked)
-        if not climb.any():
-            break
-        pos[climb] = parent[pos[climb]]
+    for block in _blocks(len(asked)):
+        begin = start[asked[block]]
+        pos[block] = _innermost(
+            (order_thread, order_start, ends, parent),
+            (threads[asked[block]], begin, begin + dur[asked[block]]),
+        )
     hit = pos >= 0
     out[hit] = rows[pos[hit]]
     parents: dict[int, int] = {}
@@ -256,6 +258,30 @@ def _enclosing_chain(
             parents[int(rows[p])] = int(rows[up]) if up >= 0 else -1
             p = up
     return out, parents
+
+
+def _blocks(n: int) -> list[slice]:
+    """Ranges of a million, so that what is computed of millions of rows is never held of all at once."""
+    return [slice(i, min(i + _BLOCK, n)) for i in range(0, n, _BLOCK)]
+
+
+def _innermost(intervals: tuple[Ints, Ints, Ints, Ints], asked: tuple[Ints, Ints, Ints]) -> Ints:
+    """Position of the innermost of ``intervals`` (thread, start, end, parent) around each of (thread, start, end)."""
+    thread, start, end, parent = intervals
+    asked_thread, asked_start, asked_end = asked
+    # Position of the last interval that starts no later, on the same thread.
+    pos = np.full(len(asked_thread), -1, np.int64)
+    for t in np.unique(asked_thread).tolist():
+        a, b = np.searchsorted(thread, [t, t + 1])
+        if a < b:
+            mine = asked_thread == t
+            found = np.searchsorted(start[a:b], asked_start[mine], side="right") - 1
+            pos[mine] = np.where(found >= 0, found + a, -1)
+    while True:  # climb while the candidate ends before the launch does: at most the depth of nesting
+        climb = (pos >= 0) & (end[np.maximum(pos, 0)] < asked_end)
+        if not climb.any():
+            return pos
+        pos[climb] = parent[pos[climb]]
 
 
 def _in_order(thread: Ints, start: Ints, end: Ints) -> bool:
