@@ -50,7 +50,9 @@ _FINE_NS, _COARSE_NS = 50_000_000, 2_000_000_000  # how long a file system may g
 _STRAY_S = 86_400  # a folder being made for longer was left by a process that died
 _ENTRY, _MAKING = re.compile(r"\d+-[0-9a-f]{40}-[0-9a-f]{16}"), ".making-"  # nothing else is ever removed
 _RECORD = re.compile(r"[0-9a-f]{32}\.json")
-_FAILED = (OSError, stored.Damaged, ArrowException, ValueError, TypeError, KeyError, MemoryError)
+_FAILED = (
+    OSError, stored.Damaged, ArrowException, ValueError, TypeError, KeyError, MemoryError, RecursionError,
+)  # fmt: skip
 
 
 def folder() -> Path | None:

@@ -6,10 +6,13 @@ import ctypes
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from hta_dsv4.trace.times import NUMBER
 
 INT64 = np.iinfo(np.int64)
 
@@ -91,6 +94,9 @@ def release() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+_MANY = 1 << 20  # rows above which what a column took is worth giving back at once: tens of megabytes
+
+
 @dataclass
 class Columns:
     """Columns of one table, their codes shared over batches."""
@@ -104,7 +110,10 @@ class Columns:
 
     def take(self, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         """One whole column: (values, mask), no longer held here; empty where nothing was added."""
-        return self.columns.pop(name, Column()).join()
+        joined = self.columns.pop(name, Column()).join()
+        if self.rows > _MANY:
+            release()
+        return joined
 
 
 def whole_numbers(
@@ -151,13 +160,13 @@ def _whole(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
     if not isinstance(value, int):
-        try:
-            number = float(value)
-            value = (
-                int(str(value)) if "." not in str(value) and "e" not in str(value).lower() else int(number)
-            )
-            if value != number and abs(number) < 2**53:
-                return None
-        except (TypeError, ValueError, OverflowError):
+        if not isinstance(value, str) or not NUMBER.fullmatch(value.strip()):
             return None
+        try:
+            number = Decimal(value.strip())
+        except InvalidOperation:  # an exponent beyond all
+            return None
+        if number.adjusted() > 19 or number.adjusted() < 0 < abs(number) or number != int(number):
+            return None
+        value = int(number)
     return value if INT64.min <= value <= INT64.max else None

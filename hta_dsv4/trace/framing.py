@@ -235,7 +235,7 @@ class Framing(Envelope):
         return self._sanitize
 
     def _sanitized(self, text: bytearray) -> bytearray:
-        fixed, counts = repair.sanitize(bytes(text))
+        fixed, counts = repair.sanitize_events(bytes(text))
         self.repaired.update(counts)
         # Positions count in the file, not in the repaired text; inside this piece they may be off by the repair.
         self._offset -= len(fixed) - len(text)

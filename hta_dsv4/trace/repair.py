@@ -50,21 +50,62 @@ def sanitize(text: bytes) -> tuple[bytes, Counter[str]]:
     Returns:
         The text repaired, and how many faults of each kind there were (empty: the text is as it was).
     """
+    fixed, counts, _ = _repaired(text)
+    return fixed, counts
+
+
+def sanitize_events(text: bytes) -> tuple[bytes, Counter[str]]:
+    """As :func:`sanitize`, but nothing behind a fault that cannot be repaired is touched.
+
+    A quote too many or too few makes strings of what is none, and the other way round, so behind it nothing can be
+    told to be a fault.
+
+    Args:
+        text: ``[`` and events, perhaps cut.
+    """
+    fixed, counts, edits = _repaired(text)
+    at = _fault_at(fixed) if counts else None
+    if at is None:
+        return fixed, counts
+    for end, grown in edits:
+        if end + grown > at:
+            break
+        at -= grown
+    head, counts = sanitize(text[:at])
+    return head + text[at:], counts
+
+
+def _fault_at(text: bytes) -> int | None:
+    """Where a list of events ceases to be JSON; ``None`` where it only ends early, or goes on after its end."""
+    try:
+        msgspec.json.decode(text, type=list[msgspec.Raw])
+    except msgspec.DecodeError as error:
+        found = re.search(r"malformed.*\(byte (\d+)\)", str(error))
+        return int(found.group(1)) if found and "trailing characters" not in str(error) else None
+    return None
+
+
+def _repaired(text: bytes) -> tuple[bytes, Counter[str], list[tuple[int, int]]]:
+    """The text repaired, the faults by kind, and for each where it ends and by how much longer it became."""
     counts: Counter[str] = Counter()
+    edits: list[tuple[int, int]] = []
 
     def fix(m: re.Match[bytes]) -> bytes:
+        new = m.group()
         if m.lastindex == 1:
-            return _string(m.group(), counts)
-        if m.lastindex == 2:
+            new = _string(new, counts)
+        elif m.lastindex == 2:
             counts["Infinity or NaN literals (read as missing)"] += 1
-            return b"null"
-        if m.lastindex == 3:
+            new = b"null"
+        elif m.lastindex == 3:
             counts["commas before a closing bracket"] += 1
-            return b" "
-        return m.group()
+            new = b" "
+        if len(new) != m.end() - m.start():
+            edits.append((m.end(), len(new) - m.end() + m.start()))
+        return new
 
     fixed = _FAULT.sub(fix, text)
-    return (fixed, counts) if counts else (text, counts)
+    return (fixed, counts, edits) if counts else (text, counts, [])
 
 
 def _string(text: bytes, counts: Counter[str]) -> bytes:

@@ -7,6 +7,7 @@ with array arithmetic; anything else (exponents, blanks, more than 15 integer di
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
@@ -14,6 +15,8 @@ from decimal import ROUND_HALF_EVEN, Context, Decimal, InvalidOperation
 import numpy as np
 import numpy.typing as npt
 
+NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII)
+"""A decimal number, as a text may spell it that stands where a number belongs."""
 INT64_MAX = (1 << 63) - 1
 _WIDE = 40  # characters; a longer spelling goes the slow way rather than widening the whole matrix
 _CONTEXT = Context(prec=60, rounding=ROUND_HALF_EVEN)
@@ -207,8 +210,11 @@ def _decimal_ns(value: object) -> tuple[int, bool] | None:
     """One value by ``decimal``: (nanoseconds, digits were lost), or ``None`` where it is no usable number."""
     if value is None or isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
+    spelled = str(value).strip()
+    if not NUMBER.fullmatch(spelled):  # Decimal takes more: digits of other scripts, underscores
+        return None
     try:
-        us = Decimal(str(value).strip())
+        us = Decimal(spelled)
     except InvalidOperation:
         return None
     if not us.is_finite() or us.adjusted() > 20:
