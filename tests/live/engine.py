@@ -76,7 +76,7 @@ def vllm_server(folder: Path, *, profiler: bool = True, ranks: int = 1) -> Itera
     command = [
         str(PYTHON), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model), "--served-model-name", "tiny",
         "--host", "127.0.0.1", "--port", str(port), "--load-format", "dummy", "--dtype", "float32",
-        "--max-model-len", "1024", "--max-num-seqs", "32", "--enforce-eager", "-tp", str(ranks),
+        "--max-model-len", "8192", "--max-num-seqs", "32", "--enforce-eager", "-tp", str(ranks),
     ]  # fmt: skip
     if profiler:
         config = {"profiler": "torch", "torch_profiler_dir": str(traces), "torch_profiler_with_stack": False}

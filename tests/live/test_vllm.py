@@ -33,6 +33,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield ready
 
 
+# On a busy machine the engine runs ahead of the two processes that speak HTTP, so outputs are as long as can be.
+LONG = ("--output-tokens", "8000")
+
+
 def capture(server: Server, out: Path, *more: str) -> Done:
     """Run the command; nothing may be left running after it."""
     done = cli(
@@ -55,7 +59,7 @@ def at_rest(server: Server) -> None:
 
 def test_capture_at_32(server: Server, tmp_path: Path) -> None:
     """C = 32, 10 steps -> exactly 10 decode steps of 32 in the trace, no prefill; manifest with the step time."""
-    done = capture(server, tmp_path, "-c", "32", "--steps", "10", "--label", "cpu")
+    done = capture(server, tmp_path, "-c", "32", "--steps", "10", "--label", "cpu", *LONG)
     assert done.returncode == 0, done.stderr
     assert "all 10 captured steps are decode steps of 32 requests" in done.stderr
     assert "CPU-only trace" in done.stderr
@@ -75,7 +79,7 @@ def test_session_of_somebody_else(server: Server, tmp_path: Path) -> None:
     assert server.post("/start_profile") == 200
     done = cli(
         "capture", "--server", server.url, "--trace-dir", str(server.traces), "-c", "2", "--prompt-tokens", "16",
-        "--out", str(tmp_path),
+        "--out", str(tmp_path), *LONG,
     )  # fmt: skip
     assert done.returncode == 2
     assert "session is open already" in done.stderr
@@ -103,16 +107,16 @@ def test_outputs_too_short(server: Server, tmp_path: Path) -> None:
 
 def test_prompt_longer_than_the_model(server: Server, tmp_path: Path) -> None:
     """A prompt beyond the model's length -> refused before any request."""
-    done = capture(server, tmp_path, "-c", "4", "--output-tokens", "1000")
+    done = capture(server, tmp_path, "-c", "4", "--output-tokens", "9000")
     assert done.returncode == 2
-    assert "whose length is 1024 tokens" in done.stderr
+    assert "whose length is 8192 tokens" in done.stderr
 
 
 def test_ctrl_c(server: Server, tmp_path: Path) -> None:
     """Ctrl-C among 700 steps -> exit 130, the trace so far kept, the server at rest."""
     run = subprocess.Popen(
         [sys.executable, "-m", "hta_dsv4", "capture", "--server", server.url, "--trace-dir", str(server.traces),
-         "-c", "8", "--prompt-tokens", "16", "--baseline", "10", "--steps", "700", "--out", str(tmp_path)],
+         "-c", "8", "--prompt-tokens", "16", "--baseline", "10", "--steps", "700", "--out", str(tmp_path), *LONG],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip

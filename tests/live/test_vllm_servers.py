@@ -10,7 +10,7 @@ import pytest
 from hta_dsv4.run import load
 from tests.conftest import cli
 from tests.live.engine import PYTHON, vllm_server
-from tests.live.test_vllm import capture
+from tests.live.test_vllm import LONG, capture
 
 pytestmark = pytest.mark.skipif(
     not (os.environ.get("HTA_DSV4_LIVE") and PYTHON.exists()), reason="make test-live installs and runs this"
@@ -22,7 +22,7 @@ def test_two_ranks(tmp_path: Path) -> None:
     if (os.cpu_count() or 1) < 2:
         pytest.skip("one core for each rank")
     with vllm_server(tmp_path, ranks=2) as two:
-        done = capture(two, tmp_path / "out", "-c", "4", "--steps", "5", "--label", "tp2")
+        done = capture(two, tmp_path / "out", "-c", "4", "--steps", "5", "--label", "tp2", *LONG)
     assert done.returncode == 0, done.stderr
     made = tmp_path / "out" / "tp2_c4"
     traces = sorted(p.name for p in made.iterdir() if p.name.endswith(".gz"))

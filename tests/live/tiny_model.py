@@ -15,7 +15,7 @@ CONFIG = {
     "num_key_value_heads": 2,
     "head_dim": 32,
     "vocab_size": 1000,
-    "max_position_embeddings": 1024,
+    "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
     "hidden_act": "silu",
@@ -55,7 +55,7 @@ def write_tiny_model(folder: Path) -> Path:
         json.dumps(
             {
                 "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
-                "unk_token": "<unk>", "model_max_length": 1024,
+                "unk_token": "<unk>", "model_max_length": 8192,
             }
         )
     )  # fmt: skip
