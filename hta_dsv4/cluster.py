@@ -132,6 +132,7 @@ class Cluster:
         by: Sequence[str | Sequence[str]] = (ALWAYS,),
         salvage: bool = False,
         frames: bool = False,
+        info: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> ReducedRun:
         """Load one variant, its files read by the workers: as :func:`hta_dsv4.load`, where tables are enough.
@@ -142,6 +143,7 @@ class Cluster:
             by: the share tables that will be asked for.
             salvage: read what is whole of cut files.
             frames: read Python frames for the origin.
+            info: make what :meth:`ReducedRun.info` tells.
             progress: called with files done and files in all.
 
         Returns:
@@ -153,7 +155,7 @@ class Cluster:
         path = Path(path)
         keys = tuple(dict.fromkeys(parse_by(k) for k in by))
         files = rank_files(path)
-        job = partial(Job, salvage=salvage, frames=frames, by=keys)
+        job = partial(Job, salvage=salvage, frames=frames, by=keys, info=info)
         several = files is not None
         jobs = [
             job(name, file.resolve(), member, _size(file), several)

@@ -54,6 +54,7 @@ class Job:
         rank_in_name: whether the rank may be taken from the name: one of several files.
         salvage, frames: as for :func:`hta_dsv4.run.load`.
         by: the share tables wanted, each a tuple of keys.
+        info: whether a description of the trace is wanted, which takes a fifth of the time.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Job:
     salvage: bool = False
     frames: bool = False
     by: tuple[tuple[str, ...], ...] = ((ALWAYS,),)
+    info: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Reduced:
         steps: the step table, without the step of each activity.
         shares: keys -> one table per rank.
         ranks: ranks that have activities.
-        architecture, fit, info: as of a run.
+        architecture, fit, info: as of a run; the last only where wanted.
         notes: what a share table says of this trace.
         origins: summed durations by ``origin_method`` and ``launch_name``, in the activity table's columns.
     """
@@ -88,7 +90,7 @@ class Reduced:
     ranks: tuple[int, ...]
     architecture: Reading | None
     fit: Fit | None
-    info: Info
+    info: Info | None
     notes: tuple[str, ...]
     origins: pd.DataFrame
 
@@ -125,7 +127,7 @@ def reduce_trace(job: Job, rules: RuleSet) -> Reduced:
         ranks=run.ranks,
         architecture=run.architecture[0],
         fit=run.fits[0],
-        info=run.info()[0],
+        info=run.info()[0] if job.info else None,
         notes=share_notes([trace], [steps], []),
         origins=_origin_sums(table),
     )
@@ -238,11 +240,19 @@ class ReducedRun(Run):
         return self.fetch(self.reduced[self._counted_at].job, self.shares(ALWAYS).median_rank.rank)
 
     def info(self) -> tuple[Info, ...]:
-        """What each trace is, has and lacks."""
-        return tuple(
-            replace(r.info, path=str(t.path), warnings=t.warnings)
-            for r, t in zip(self.reduced, self.traces, strict=True)
-        )
+        """What each trace is, has and lacks; where it was asked for as traces were reduced.
+
+        Raises:
+            HtaDsv4Error: it was not.
+        """
+        out = []
+        for one, trace in zip(self.reduced, self.traces, strict=True):
+            if one.info is None:
+                raise HtaDsv4Error(
+                    f"{self.label}: descriptions were not made by the workers; load with info=True"
+                )
+            out.append(replace(one.info, path=str(trace.path), warnings=trace.warnings))
+        return tuple(out)
 
 
 def _slim(trace: Trace) -> Trace:

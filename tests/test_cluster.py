@@ -96,7 +96,7 @@ def same(one: Run, many: Run, by: str) -> None:
 
 def test_a_folder_of_ranks_gives_the_same_tables(local, folder):
     """Five ranks by two workers -> shares, info, the median rank's activities and notes as in one process."""
-    one, many = load(folder), local.load(folder, by=["kernel", "bucket,origin"])
+    one, many = load(folder), local.load(folder, by=["kernel", "bucket,origin"], info=True)
     for by in ("bucket", "kernel", "bucket,origin"):
         same(one, many, by)
     for said in ("rank 4 of 6 is missing", "no traces: notes.txt"):
@@ -238,6 +238,7 @@ def test_what_needs_all_activities_says_so(local, folder):
     run = local.load(folder)
     for ask in (
         run.fill,
+        run.info,
         run.collectives,
         lambda: run.hta,
         lambda: run.activities,
