@@ -82,8 +82,8 @@ def narrow(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if not len(values):
         return values
     low, high = int(values.min()), int(values.max())
-    for dtype in (np.int8, np.int16, np.int32):
-        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+    for bits, dtype in ((8, np.int8), (16, np.int16), (32, np.int32)):
+        if -1 << bits - 1 <= low and high < 1 << bits - 1:
             return values.astype(dtype)
     return values
 
