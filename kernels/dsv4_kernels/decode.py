@@ -12,7 +12,7 @@ from dsv4_kernels import _expect
 from dsv4_kernels._device import describe_device, interpreting, launching
 from dsv4_kernels.call import Convention, DecodeCall, make_call
 from dsv4_kernels.hopper_select import FORMS, Choice, choose, hopper_splits
-from dsv4_kernels.hopper_support import unavailable
+from dsv4_kernels.hopper_support import unavailable, unsuited
 from dsv4_kernels.layout import HEAD_DIM, PagedKV
 from dsv4_kernels.mma import mma_decode
 from dsv4_kernels.reference import reference_attention
@@ -77,7 +77,7 @@ def run_call(call: DecodeCall, variant: Variant, num_splits: int | None = None) 
         return out.to(torch.bfloat16), lse
     device = describe_device(call.q)
     if variant in ("auto", "hopper"):
-        reason = unavailable(device)
+        reason = unavailable(device) or unsuited(call)
         if reason is None:
             choice = choose(call.rows, call.heads, call.widths)
             if variant == "hopper" and choice.form == "split_k":

@@ -6,6 +6,7 @@ import functools
 import importlib
 
 from dsv4_kernels._device import Device, interpreting
+from dsv4_kernels.call import DecodeCall
 from dsv4_kernels.select import WGMMA_SHARED
 
 # What the device code uses, by module. One name of a tuple is enough: Triton 3.7 renamed the barrier.
@@ -35,6 +36,12 @@ def missing_from_gluon() -> str | None:
             if not any(hasattr(found, one) for one in either):
                 return f"{module}.{either[0]}"
     return None
+
+
+def unsuited(call: DecodeCall) -> str | None:
+    """Why the Hopper form cannot run a call, or None if it can; in words as :func:`unavailable`'s."""
+    # Copied to shared memory 16 bytes at a time; only a view at an odd offset into something larger is not.
+    return "a query that starts on a multiple of 16 bytes" if call.q.data_ptr() % 16 else None
 
 
 def unavailable(device: Device) -> str | None:

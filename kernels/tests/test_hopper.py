@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -145,9 +146,21 @@ def test_on_sm_90(variant: Any, rows: int, expected: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         decode, "run_choice", lambda call, choice, splits: taken.append((choice.form, splits))
     )
-    call = SimpleNamespace(q=None, rows=rows, heads=64, widths=WIDTHS)
+    call = SimpleNamespace(q=torch.empty(1), rows=rows, heads=64, widths=WIDTHS)
     decode.run_call(call, variant, 3)  # type: ignore[arg-type]
     assert taken == [(expected, 3)]
+
+
+def test_a_query_at_an_odd_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contiguous query 2 bytes into its memory -> auto is split_k, "hopper" an error that says what it needs."""
+    monkeypatch.setattr(decode, "unavailable", lambda device: None)
+    call = a_call()
+    moved = torch.cat([torch.zeros(1).bfloat16(), call.q.flatten()])[1:].view(call.q.shape)
+    odd = replace(call, q=moved)
+    for auto, plain in zip(decode.run_call(odd, "auto"), decode.run_call(call, "split_k"), strict=True):
+        assert torch.equal(auto, plain)
+    with pytest.raises(ValueError, match="'hopper' needs a query that starts on a multiple of 16 bytes"):
+        decode.run_call(odd, "hopper")
 
 
 def test_a_call_loads_no_gluon() -> None:
