@@ -235,6 +235,10 @@ class Collector:
         categories = [e.cat for e in events]
         if None in (distinct := set(categories)) or distinct & CATEGORY_NOW.keys():
             categories = [CATEGORY_NOW.get(c, c) or "" for c in categories]
+        if "" in distinct or None in distinct:
+            nameless = next(str(e.name)[:80] for e in events if not e.cat)
+            count = categories.count("")
+            self.note("complete events without a category, not counted as GPU activity", nameless, count)
         table.add("category", self.categories.encode(categories))
         table.add("tid", self._labels(self.tids, [e.tid for e in events]))
         empty = self.decoder.no_args

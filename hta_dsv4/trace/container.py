@@ -11,7 +11,7 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
@@ -24,6 +24,8 @@ except ImportError:  # a Python built without it cannot meet it either
     LZMAError = OSError  # type: ignore[assignment, misc, unused-ignore]
 
 from hta_dsv4.errors import TraceError
+from hta_dsv4.trace.limits import RATIO_VARIABLE
+from hta_dsv4.trace.limits import max_ratio as most_ratio
 
 PIECE = 1 << 20  # bytes asked of the file at once; larger buys nothing, measured
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
@@ -37,8 +39,6 @@ _UNPACKING: tuple[type[BaseException], ...] = (
     ValueError, OverflowError, KeyError,
 )  # fmt: skip
 _BROKEN: tuple[type[BaseException], ...] = (*_UNPACKING, EOFError)
-# Kineto JSON packs 10-40 times smaller; deflate cannot pass about 1,032. Only a bomb passes this by far.
-DEFAULT_MAX_RATIO = 400
 RATIO_FREE = (
     256 << 20
 )  # bytes that may come out before the ratio is judged: padding in small files is harmless
@@ -78,7 +78,7 @@ class ByteStream:
     raw: IO[bytes]
     size: int
     container: str
-    max_ratio: float = DEFAULT_MAX_RATIO
+    max_ratio: float = field(default_factory=most_ratio)
     progress: Progress | None = None
     cut: str | None = None
     notes: list[str] | None = None
@@ -115,7 +115,7 @@ class ByteStream:
         if self.size and self.out > RATIO_FREE and self.out > self.max_ratio * self.size:
             raise TraceError(
                 f"{self.path}: unpacks to more than {self.max_ratio:g} times its {self.size} bytes, which no "
-                "trace does; if it is genuine, raise max_ratio"
+                f"trace does; if it is genuine, raise {RATIO_VARIABLE}"
             )
         if self.progress is not None and self.size:
             self.progress(min(self.raw.tell(), self.size), self.size)
@@ -235,7 +235,7 @@ def open_trace(
     path: Path,
     *,
     member: str | None = None,
-    max_ratio: float = DEFAULT_MAX_RATIO,
+    max_ratio: float | None = None,
     progress: Progress | None = None,
     lenient: bool = False,
 ) -> ByteStream:
@@ -244,7 +244,7 @@ def open_trace(
     Args:
         path: the file.
         member: which entry of a zip; may be left out when there is one.
-        max_ratio: see :class:`ByteStream`.
+        max_ratio: see :class:`ByteStream`; by default as :mod:`hta_dsv4.trace.limits` says.
         progress: see :class:`ByteStream`.
         lenient: see :class:`ByteStream`.
 
@@ -272,8 +272,9 @@ def open_trace(
     except BaseException:
         raw.close()
         raise
+    ratio = most_ratio() if max_ratio is None else max_ratio
     return ByteStream(
-        path, source, raw, size, "/".join(kinds) or "plain", max_ratio, progress, None, notes, member, lenient
+        path, source, raw, size, "/".join(kinds) or "plain", ratio, progress, None, notes, member, lenient
     )
 
 

@@ -16,9 +16,9 @@ import msgspec
 from hta_dsv4.errors import TraceError
 from hta_dsv4.trace import repair
 from hta_dsv4.trace.container import ByteStream
+from hta_dsv4.trace.limits import EVENT_VARIABLE, max_event_bytes
 
 CHUNK = 1 << 20  # bytes of JSON decoded at once; 0.5 to 2 MB read equally fast, more only takes memory
-MAX_PENDING = 256 << 20  # a single event, or the text before or after the events, longer than this is refused
 MAX_BLANK = 1 << 20  # blanks and zeros before the JSON; a device such as /dev/zero gives them without end
 # Strings whole, so that nothing inside them counts; a quote alone opens a string that is not all there yet.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,"]', re.DOTALL)
@@ -44,6 +44,7 @@ class Envelope:
         partial: True once something was left out in salvage.
         repaired: faults repaired, by kind.
         bare_list: the file is only the list of events, without an object around it.
+        most: bytes that a single event, or the text before or after the events, may have.
     """
 
     stream: ByteStream
@@ -55,6 +56,7 @@ class Envelope:
     partial: bool = False
     repaired: Counter[str] = field(default_factory=Counter)
     bare_list: bool = False
+    most: int = field(default_factory=max_event_bytes)
     _offset: int = 0  # position in the JSON of the first byte of the pending text
     _held: bytes = b""  # text put back after damage
 
@@ -99,9 +101,10 @@ class Envelope:
                 return self._advance(text, start)
             if not more:
                 return self._no_events(text[lead:], lead)
-            if len(text) > MAX_PENDING:
+            if len(text) > self.most:
                 raise self._error(
-                    f'not a trace: no "traceEvents" in the first {len(text)} bytes', "give a trace"
+                    f'not a trace: no "traceEvents" in the first {len(text)} bytes',
+                    f"give a trace, or raise {EVENT_VARIABLE}",
                 )
             size = len(text)
 
@@ -205,11 +208,11 @@ class Envelope:
                     parts.append(more)
                 continue
             size += blanks + len(more)
-            if size > MAX_PENDING or blanks > MAX_BLANK:
-                what = f"the text after the events is longer than {MAX_PENDING} bytes"
+            if size > self.most or blanks > MAX_BLANK:
+                what = f"the text after the events is longer than {self.most} bytes"
                 if blanks > MAX_BLANK:
                     what = f"{blanks} bytes of blanks and zeros in the text after the events"
-                raise self._error(what, "give a file that holds one trace")
+                raise self._error(what, f"give a file that holds one trace, or raise {EVENT_VARIABLE}")
             parts.append(more)
             blanks = 0
         held = sum(map(len, parts)) - size

@@ -18,7 +18,8 @@ from typing import TypeVar
 import msgspec
 
 from hta_dsv4.trace import repair
-from hta_dsv4.trace.envelope import BLANK, MAX_PENDING, REMEDY_CUT, Envelope, error_byte, reason
+from hta_dsv4.trace.envelope import BLANK, REMEDY_CUT, Envelope, error_byte, reason
+from hta_dsv4.trace.limits import EVENT_VARIABLE
 
 T = TypeVar("T")
 
@@ -153,11 +154,9 @@ class Framing(Envelope):
             at = error_byte(error, len(text))
             near_end = "truncated" in message or at > len(text) - 64
             if near_end and not eof:
-                if len(text) > MAX_PENDING:
-                    raise self._error(
-                        f"an event at byte {self._offset} is longer than {MAX_PENDING} bytes",
-                        "capture it again",
-                    )
+                if len(text) > self.most:
+                    what = f"an event at byte {self._offset} is longer than {self.most} bytes"
+                    raise self._error(what, f"capture it again, or raise {EVENT_VARIABLE}")
                 # No "} , {" at all: one huge event, or entries that are no objects and may be cut at any comma.
                 for end in _last_commas(text):
                     result = self._try(text, end, decode, split)
@@ -256,7 +255,7 @@ class Framing(Envelope):
         """
         at = error_byte(error, len(text))
         bad = repair.bad_event(bytes(text[:-1]), at)
-        if bad.resume is None and not eof and len(text) < MAX_PENDING:
+        if bad.resume is None and not eof and len(text) < self.most:
             return None
         if not (bad.harmless or self.salvage):
             what = f"malformed JSON at {self._place(self._offset + at - 1)}: {reason(error)}"

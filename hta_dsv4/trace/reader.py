@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -24,9 +25,11 @@ from hta_dsv4.trace.ahead import processes, read_ahead
 from hta_dsv4.trace.cache import Slot
 from hta_dsv4.trace.collect import LONGEST_NS, Collector
 from hta_dsv4.trace.columns import release
-from hta_dsv4.trace.container import DEFAULT_MAX_RATIO, RATIO_FREE, Progress, members, open_trace
+from hta_dsv4.trace.container import RATIO_FREE, Progress, members, open_trace
 from hta_dsv4.trace.envelope import CHUNK
 from hta_dsv4.trace.framing import Framing
+from hta_dsv4.trace.limits import NESTING_VARIABLE, nesting
+from hta_dsv4.trace.limits import max_ratio as most_ratio
 from hta_dsv4.trace.link import link
 from hta_dsv4.trace.meta import build_meta, rank_of, ranks_of
 from hta_dsv4.trace.model import Trace
@@ -35,6 +38,8 @@ from hta_dsv4.trace.suspects import suspicious_durations
 from hta_dsv4.trace.tables import Builder, pids_as_text
 
 _MANIFEST = "manifest.toml"  # what a capture writes beside its traces
+T = TypeVar("T")
+P = ParamSpec("P")
 # vLLM writes rank0.<time>..., SGLang ...-TP-0...; a bare "tp2" is as often a world size and says nothing.
 _RANK_IN_NAME = (re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,6})(?!\d)"), re.compile(r"-TP-(\d{1,6})(?!\d)"))
 
@@ -47,7 +52,7 @@ def read_trace(
     salvage: bool = False,
     progress: Progress | None = None,
     member: str | None = None,
-    max_ratio: float = DEFAULT_MAX_RATIO,
+    max_ratio: float | None = None,
     chunk: int = CHUNK,
     cache: bool = True,
     workers: int | None = None,
@@ -62,7 +67,8 @@ def read_trace(
         salvage: of a cut or damaged file read what is whole, and mark the trace partial.
         progress: called with (bytes of the file read, bytes of the file) as reading goes on.
         member: which entry of a zip with several.
-        max_ratio: refuse a file that unpacks to more than this many times its size (a decompression bomb).
+        max_ratio: refuse a file that unpacks to more than this many times its size (a decompression bomb); by default
+            as :mod:`hta_dsv4.trace.limits` says.
         chunk: bytes of JSON decoded at once; the tables do not depend on it.
         cache: take a large trace from the cache where it was read before, and keep it there
             (:mod:`hta_dsv4.trace.cache`); the result is the same.
@@ -82,7 +88,8 @@ def read_trace(
     slot = Slot(file, {"cpu": cpu, "python_frames": python_frames, "salvage": salvage, "member": member})
     kept = slot.find()
     # A bomb stays one, however it came to be kept.
-    if kept is not None and kept[1] <= max(RATIO_FREE, max_ratio * file.stat().st_size):
+    ratio = most_ratio() if max_ratio is None else max_ratio
+    if kept is not None and kept[1] <= max(RATIO_FREE, ratio * file.stat().st_size):
         if progress is not None:
             progress(file.stat().st_size, file.stat().st_size)
         return kept[0]
@@ -97,6 +104,22 @@ def read_trace(
     return trace
 
 
+def _refuse_depth(read: Callable[Concatenate[Path, P], T]) -> Callable[Concatenate[Path, P], T]:
+    """Brackets in brackets in brackets: a line instead of Python's error, wherever it meets them."""
+
+    def wrapped(file: Path, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            with nesting():
+                return read(file, *args, **kwargs)
+        except RecursionError as error:
+            raise TraceError(
+                f"{file}: JSON nested more deeply than in any trace; capture it again, or raise {NESTING_VARIABLE}"
+            ) from error
+
+    return wrapped
+
+
+@_refuse_depth
 def _read(
     file: Path,
     cpu: bool,
@@ -104,7 +127,7 @@ def _read(
     salvage: bool,
     progress: Progress | None,
     member: str | None,
-    max_ratio: float,
+    max_ratio: float | None,
     chunk: int,
     workers: int | None,
 ) -> tuple[Trace, int]:
@@ -121,8 +144,6 @@ def _read(
         with _no_garbage_collection():
             for batch in framing.batches(collector.decoder.decode, collector.decoder.split, ahead):
                 collector.add(batch)
-    except RecursionError as error:
-        raise TraceError(f"{file}: JSON nested more deeply than in any trace; capture it again") from error
     finally:
         stream.close()
 
@@ -152,7 +173,7 @@ def read_traces(
     python_frames: bool = False,
     salvage: bool = False,
     progress: Progress | None = None,
-    max_ratio: float = DEFAULT_MAX_RATIO,
+    max_ratio: float | None = None,
     cache: bool = True,
 ) -> list[Trace]:
     """Read a trace file, a folder of ranks, or a zip of ranks.
