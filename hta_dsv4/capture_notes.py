@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hta_dsv4.analysis.shares import Shares
-from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.run import Run
+from hta_dsv4.trace.manifest import manifest_for
 
 LITTLE = 0.02
 """A recorded step longer than the unprofiled one by less than this is as good as unprofiled."""

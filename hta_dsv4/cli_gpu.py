@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.cli_options import (
     AsCsv,
     AsJson,
@@ -31,6 +30,7 @@ from hta_dsv4.present import idle_grid as idl
 from hta_dsv4.present import machine
 from hta_dsv4.present.grid import Grid
 from hta_dsv4.run import Run
+from hta_dsv4.trace.manifest import manifest_for
 
 _Top = Annotated[
     int,

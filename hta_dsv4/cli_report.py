@@ -12,7 +12,6 @@ import typer
 from hta_dsv4 import comparing
 from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.throughput import throughput
-from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.capture_notes import profiler_notes
 from hta_dsv4.cli_files import not_an_input, write_whole
 from hta_dsv4.cli_options import Companions, Frames, Inputs, RulesFile, Salvage, load_runs, rule_set
@@ -21,6 +20,7 @@ from hta_dsv4.present.captures import Capture, capture_files
 from hta_dsv4.run import Run
 from hta_dsv4.sweep_points import sweep_point
 from hta_dsv4.sweep_record import sweeps_beside
+from hta_dsv4.trace.manifest import manifest_for
 
 
 class ReportForm(str, Enum):

@@ -17,7 +17,7 @@ import pandas as pd
 
 from hta_dsv4.analysis.change import Change
 from hta_dsv4.analysis.communication import Communication, communication
-from hta_dsv4.analysis.costs.workload import Workload, manifest_entry, workload
+from hta_dsv4.analysis.costs.workload import Workload, workload
 from hta_dsv4.analysis.counted import Counted, counted
 from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.coverage import coverage as find_coverage
@@ -46,6 +46,7 @@ from hta_dsv4.run_notes import origin_notes, share_notes, why_empty
 from hta_dsv4.shipped import label_of, presentable
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.container import Progress
+from hta_dsv4.trace.manifest import manifest_entry
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.reader import read_traces
 from hta_dsv4.trace.steps import Steps, find_steps
@@ -256,7 +257,7 @@ class Run:
         Raises:
             HtaDsv4Error: a broken manifest.
         """
-        return manifest_entry(self.traces[self._counted_at].path) or {}
+        return manifest_entry(self.traces[self._counted_at].path)[0] or {}
 
     def workload(
         self, *, batch: int | None = None, context: float | None = None, max_context: int | None = None

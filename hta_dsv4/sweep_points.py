@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.shipped import label_of, resolve
+from hta_dsv4.trace.manifest import manifest_for
 
 PARAMETERS = ("max_context", "context", "concurrency")
 """Parameters that the manifest of a capture states."""

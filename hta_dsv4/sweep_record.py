@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from hta_dsv4.analysis.throughput import Fact, Repeat, Request, Sweep
-from hta_dsv4.capture.manifest import FOLDER_MANIFEST, Manifest, manifest_for, read_folder_manifest
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.shipped import resolve
+from hta_dsv4.trace.manifest import FOLDER_MANIFEST, Manifest, manifest_for, read_folder_manifest
 
 SCHEMA = 1
 _LONGEST = 256 << 20  # bytes of a record; 100,000 requests are about 8 MB

@@ -18,12 +18,12 @@ torch = pytest.importorskip("torch")
 
 from hta_dsv4.capture import profiler  # noqa: E402
 from hta_dsv4.capture.command import CaptureOptions, run_capture  # noqa: E402
-from hta_dsv4.capture.manifest import (  # noqa: E402
-    manifest_for,
-)
 from hta_dsv4.capture.profiler import DecodeCapture, capture_decode  # noqa: E402
 from hta_dsv4.capture.scopes import profiler_on, scope  # noqa: E402
 from hta_dsv4.errors import HtaDsv4Error  # noqa: E402
+from hta_dsv4.trace.manifest import (  # noqa: E402
+    manifest_for,
+)
 
 torch.set_num_threads(1)
 needs_no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="says what happens without a GPU")

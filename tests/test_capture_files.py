@@ -24,7 +24,9 @@ else:
 torch = pytest.importorskip("torch")
 
 from hta_dsv4.capture import environment, tracefile  # noqa: E402
-from hta_dsv4.capture.manifest import (  # noqa: E402
+from hta_dsv4.capture.tracefile import keep_trace  # noqa: E402
+from hta_dsv4.errors import HtaDsv4Error  # noqa: E402
+from hta_dsv4.trace.manifest import (  # noqa: E402
     Manifest,
     Timing,
     manifest_for,
@@ -34,8 +36,6 @@ from hta_dsv4.capture.manifest import (  # noqa: E402
     write_folder_manifest,
     write_manifest,
 )
-from hta_dsv4.capture.tracefile import keep_trace  # noqa: E402
-from hta_dsv4.errors import HtaDsv4Error  # noqa: E402
 
 # --- the kept file ----------------------------------------------------------------------------------------------
 

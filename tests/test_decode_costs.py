@@ -12,10 +12,11 @@ from hta_dsv4.analysis.costs.cost import UNKNOWN
 from hta_dsv4.analysis.costs.decode import BY_ROLE, Place, distinct_experts
 from hta_dsv4.analysis.costs.geometry import FLASH, MODELS
 from hta_dsv4.analysis.costs.step import step_costs
-from hta_dsv4.analysis.costs.workload import Workload, manifest_entry, workload
+from hta_dsv4.analysis.costs.workload import Workload, workload
 from hta_dsv4.capture.config import CONFIGS, StepShape
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.manifest import manifest_entry
 from tests.frames import activity_table
 from tests.speed import counted_of
 

@@ -41,7 +41,7 @@ def test_an_unknown_gpu_has_no_ceilings(name):
 
 
 def test_measured_ceilings_override_published_ones_and_say_so():
-    """H200, of which nearly all was measured -> those figures, marked so; H100, of which nothing was -> the vendor's."""
+    """H200, nearly all measured -> those figures, marked so; H100, of which nothing was -> the vendor's."""
     h200 = ceilings("NVIDIA H200")
     assert h200 is not None
     assert (h200.dram_gb_s, h200.read_gb_s, h200.rates["bf16"]) == (4275, 4690, 798)

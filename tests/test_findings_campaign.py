@@ -103,7 +103,7 @@ def test_at_one_request_launching_comes_first():
 
 
 def test_mma_at_one_request_is_underfilled_and_the_split_is_counted():
-    """mma at C=1 -> its attention holds 1 SM of 132; split into 16, at least half of its time back."""
+    """Mma at C=1 -> its attention holds 1 SM of 132; split into 16, at least half of its time back."""
     worst = of("mma_c1", "underfilled", "_sparse_mla_mma_kernel")
     assert "1 CTAs on 132 SMs" in worst.finding.title
     assert worst.finding.title.endswith("split into 16, 16 CTAs")

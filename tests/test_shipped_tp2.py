@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hta_dsv4.capture.manifest import FOLDER_MANIFEST, Manifest, read_folder_manifest
 from hta_dsv4.trace.activities import DUR_NS, GRID_X, GRID_Z, KERNEL, KIND, NAME, SCOPE, START_NS
+from hta_dsv4.trace.manifest import FOLDER_MANIFEST, Manifest, read_folder_manifest
 from hta_dsv4.trace.reader import read_trace
 
 from .test_shipped_traces import PRIVATE

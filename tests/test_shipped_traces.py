@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hta_dsv4.capture.manifest import FOLDER_MANIFEST, Manifest, read_folder_manifest
 from hta_dsv4.trace.activities import DUR_NS, KERNEL, KIND, NAME, SCOPE
+from hta_dsv4.trace.manifest import FOLDER_MANIFEST, Manifest, read_folder_manifest
 from hta_dsv4.trace.reader import read_trace
 
 TRACES = Path(__file__).resolve().parents[1] / "traces"

@@ -25,7 +25,6 @@ from hta_dsv4.capture import parallel_campaign  # noqa: E402
 from hta_dsv4.capture.command import CaptureOptions, check_options  # noqa: E402
 from hta_dsv4.capture.config import FLASH, PRO, TINY, StepShape  # noqa: E402
 from hta_dsv4.capture.linear import Linear  # noqa: E402
-from hta_dsv4.capture.manifest import FOLDER_MANIFEST, manifest_for, read_folder_manifest  # noqa: E402
 from hta_dsv4.capture.parallel import ALONE, Ranks, ranks_from_environment  # noqa: E402
 from hta_dsv4.capture.sharding import shard_config, shard_weights  # noqa: E402
 from hta_dsv4.capture.straggler import Straggler, _planted_delay_kernel, measured_us, spend  # noqa: E402
@@ -33,6 +32,7 @@ from hta_dsv4.capture.switches import Switches  # noqa: E402
 from hta_dsv4.capture.weights import ModelWeights, random_weights  # noqa: E402
 from hta_dsv4.capture.workload import DecodeStep  # noqa: E402
 from hta_dsv4.errors import HtaDsv4Error  # noqa: E402
+from hta_dsv4.trace.manifest import FOLDER_MANIFEST, manifest_for, read_folder_manifest  # noqa: E402
 
 torch.set_num_threads(1)
 HERE = Path(__file__).parent

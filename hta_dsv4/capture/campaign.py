@@ -19,11 +19,11 @@ import torch
 
 from hta_dsv4.capture.checks import no_cuda_message
 from hta_dsv4.capture.command import CaptureOptions, build_step, capture_step
-from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, manifest_path, write_folder_manifest
 from hta_dsv4.capture.profiler import CaptureResult
 from hta_dsv4.capture.tracefile import Slim, Summary
 from hta_dsv4.capture.weights import ModelWeights
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.trace.manifest import TRACE_SUFFIX, Manifest, manifest_path, write_folder_manifest
 
 MILLION = 1 << 20
 CONTEXT = 4096  # real tokens per request in every row, so that rows differ by what their name says

@@ -8,9 +8,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, manifest_path, stem, to_toml
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.shipped import traces_dir
+from hta_dsv4.trace.manifest import TRACE_SUFFIX, Manifest, manifest_path, stem, to_toml
 
 # Said by the capture itself; the caller's details may not say otherwise.
 _MEASURED = frozenset(

@@ -13,7 +13,6 @@ import torch
 from hta_dsv4.capture.checks import check_counts, check_label, no_cuda_message, trace_file
 from hta_dsv4.capture.config import StepShape, model_config
 from hta_dsv4.capture.launch import Step, as_compiled, as_cuda_graph
-from hta_dsv4.capture.manifest import TRACE_SUFFIX
 from hta_dsv4.capture.parallel import ALONE, Ranks, process_group
 from hta_dsv4.capture.profiler import CaptureResult, capture_decode
 from hta_dsv4.capture.rank_files import companion_folder, join_manifests, parallel_facts, rank_trace
@@ -24,6 +23,7 @@ from hta_dsv4.capture.tracefile import Slim
 from hta_dsv4.capture.weights import ModelWeights
 from hta_dsv4.capture.workload import DecodeStep
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.trace.manifest import TRACE_SUFFIX
 
 Progress = Callable[[str], None]
 

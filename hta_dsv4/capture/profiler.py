@@ -33,10 +33,10 @@ from hta_dsv4.capture.checks import (
 )
 from hta_dsv4.capture.clock import StepClock
 from hta_dsv4.capture.environment import device_facts, git_commit, query_driver, software_versions
-from hta_dsv4.capture.manifest import Manifest, Timing, manifest_path, write_atomically, write_manifest
 from hta_dsv4.capture.scopes import mark_profiler, profiler_marked, profiler_on
 from hta_dsv4.capture.tracefile import Slim, Summary, clean_trace
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.trace.manifest import Manifest, Timing, manifest_path, write_atomically, write_manifest
 
 _BUSY = "a torch profiler is already running in this process: stop it before capturing"
 _ONE_AT_A_TIME = Lock()  # held inside the with block
@@ -84,7 +84,7 @@ class DecodeCapture:
         slim: ``"all"`` drops what no reader uses, ``"flows"`` the arrows from launch to kernel too
             (see :func:`~hta_dsv4.capture.tracefile.keep_trace`).
         require_cuda: refuse to run without a GPU; a trace of the CPU alone holds no activity.
-        details: further :class:`~hta_dsv4.capture.manifest.Manifest` fields (config, switches, notes, ...).
+        details: further :class:`~hta_dsv4.trace.manifest.Manifest` fields (config, switches, notes, ...).
 
     Raises:
         HtaDsv4Error: no steps asked for, no GPU, another profiler running (now, or in the loop), ``out`` no place for a

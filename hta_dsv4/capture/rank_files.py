@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hta_dsv4.capture.manifest import FOLDER_MANIFEST, TRACE_SUFFIX, manifest_path, write_folder_manifest
 from hta_dsv4.capture.parallel import Ranks, backend_of, of_all_ranks
 from hta_dsv4.capture.profiler import CaptureResult
 from hta_dsv4.capture.straggler import Straggler, measured_us
+from hta_dsv4.trace.manifest import FOLDER_MANIFEST, TRACE_SUFFIX, manifest_path, write_folder_manifest
 
 
 def rank_trace(folder: Path, ranks: Ranks) -> Path:

@@ -18,9 +18,9 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from hta_dsv4.capture.manifest import write_atomically
 from hta_dsv4.capture.private import hide_names
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.trace.manifest import write_atomically
 
 Event = dict[str, Any]
 Slim = Literal["", "all", "flows"]

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from hta_dsv4.capture.manifest import TRACE_SUFFIX, Manifest, Timing, manifest_path, stem, write_manifest
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.serving.baseline import Measured
 from hta_dsv4.serving.collect import Collected, RankTrace
 from hta_dsv4.serving.engines import Served
 from hta_dsv4.serving.timing import Load
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.manifest import TRACE_SUFFIX, Manifest, Timing, manifest_path, stem, write_manifest
 from hta_dsv4.trace.markers import START_NS, engine_steps
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.steps import find_steps

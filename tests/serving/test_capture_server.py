@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hta_dsv4.capture.manifest import manifest_for
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.run import load
 from hta_dsv4.serving.client import ServerUrl
 from hta_dsv4.serving.session import ServerCapture, capture_server
+from hta_dsv4.trace.manifest import manifest_for
 from tests.conftest import Done, cli
 from tests.serving.fake_server import FakeServer, serve
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hta_dsv4.capture.manifest import manifest_for
+from hta_dsv4.trace.manifest import manifest_for
 from tests.serving.fake_server import FakeServer, serve
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -6,8 +6,6 @@ them says stays ``None``, and the costs that need it are unknown.
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,11 +18,7 @@ from hta_dsv4.analysis.costs.shapes import shapes_of
 from hta_dsv4.classify.architecture import Reading
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.manifest import manifest_entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +115,10 @@ def _with(found: Workload, said: str, **changes: Any) -> Workload:
 
 
 def _from_manifest(path: Path) -> Workload:
-    entry, place = _entry(path)
+    entry, where = manifest_entry(path)
     if entry is None:
         return Workload()
+    place = where.name
     context = entry.get("context")
     if context is None:
         return _from_server(entry, place)
@@ -155,31 +150,6 @@ def _from_server(entry: Mapping[str, Any], place: str) -> Workload:
         geometry=MODELS.get(str(entry.get("config"))), batch=batch, context=context,
         max_context=entry.get("max_context"), sources=(said,),
     )  # fmt: skip
-
-
-def manifest_entry(path: Path) -> dict[str, Any] | None:
-    """What the manifest beside a trace says of it, as written; ``None`` where there is none.
-
-    Raises:
-        HtaDsv4Error: the manifest is not TOML.
-    """
-    return _entry(path)[0]
-
-
-def _entry(path: Path) -> tuple[dict[str, Any] | None, str]:
-    own = path.with_name(re.sub(r"(\.pt)?(\.trace)?\.json(\.gz|\.zst)?$", "", path.name) + ".manifest.toml")
-    for place in (own, path.with_name("manifest.toml")):
-        if not place.is_file():
-            continue
-        try:
-            data = tomllib.loads(place.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise HtaDsv4Error(f"{place}: not TOML: {error}; correct it or take it away") from error
-        entries = data.get("trace")
-        for entry in [data] if isinstance(entries, str) else entries or []:
-            if place == own or entry.get("trace") == path.name:
-                return entry, place.name
-    return None, ""
 
 
 def _batch_of(activities: pd.DataFrame, geometry: Geometry) -> int | None:

@@ -244,16 +244,8 @@ def read_folder_manifest(path: Path) -> tuple[Manifest, ...]:
     Raises:
         HtaDsv4Error: missing, not TOML, or an entry lacks a field or holds another type there.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise HtaDsv4Error(f"{path}: cannot read ({error.strerror or error})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise HtaDsv4Error(f"{path}: not TOML: {error}") from error
-    entries = data.get("trace")
-    if isinstance(entries, str):
-        entries = [data]
-    if not isinstance(entries, list):
+    entries = _entries(path)
+    if not entries:
         raise HtaDsv4Error(f"{path}: no [[trace]] entry; write one per trace file")
     return tuple(_manifest(path, entry, place) for place, entry in enumerate(entries, 1))
 
@@ -261,23 +253,52 @@ def read_folder_manifest(path: Path) -> tuple[Manifest, ...]:
 def manifest_for(trace: Path) -> Manifest | None:
     """The manifest of a trace: its own file, else its entry in the folder's; ``None`` where neither speaks of it.
 
+    Raises:
+        HtaDsv4Error: not TOML, or the entry lacks a field or holds another type there.
+    """
+    entry, place = manifest_entry(trace)
+    return None if entry is None else _manifest(place, entry, trace.name)
+
+
+def manifest_entry(trace: Path) -> tuple[dict[str, Any] | None, Path]:
+    """What a manifest says of a trace, as written, however little; and where it stands.
+
     A manifest found by name may speak of another trace: of ``x.json`` beside ``x.trace.json.gz``, or of the name that
     this one had before both were renamed. The first is another capture's, and not believed.
+
+    Returns:
+        The entry, ``None`` where no manifest speaks of the trace; and the manifest's path.
+
+    Raises:
+        HtaDsv4Error: a manifest that is not TOML.
     """
-    own = manifest_path(trace)
-    if own.is_file():
-        found = read_folder_manifest(own)[0]
-        if found.trace == trace.name or not trace.with_name(found.trace).is_file():
-            return found
-    folder = trace.with_name(FOLDER_MANIFEST)
-    if folder.is_file():
-        for manifest in read_folder_manifest(folder):
-            if manifest.trace == trace.name:
-                return manifest
-    return None
+    own, folder = manifest_path(trace), trace.with_name(FOLDER_MANIFEST)
+    for place in (own, folder):
+        for entry in _entries(place) if place.is_file() else []:
+            if not isinstance(entry, dict):
+                continue
+            named = entry.get("trace")
+            if named == trace.name:
+                return entry, place
+            if place == own and isinstance(named, str) and not trace.with_name(named).is_file():
+                return entry, place
+    return None, folder
 
 
-def _manifest(path: Path, entry: object, place: int) -> Manifest:
+def _entries(path: Path) -> list[Any]:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise HtaDsv4Error(f"{path}: cannot read ({error.strerror or error})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise HtaDsv4Error(f"{path}: not TOML: {error}; correct it or take it away") from error
+    entries = data.get("trace")
+    if isinstance(entries, str):
+        return [data]
+    return entries if isinstance(entries, list) else []
+
+
+def _manifest(path: Path, entry: object, place: object) -> Manifest:
     import msgspec  # only reading needs it: a capture runs where torch alone is installed
 
     name = entry.get("trace", place) if isinstance(entry, Mapping) else place
