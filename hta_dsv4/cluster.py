@@ -9,29 +9,35 @@ read again by another. Needs the extra ``cluster``.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import pickle
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from importlib import import_module, metadata
 from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from types import FunctionType
 from typing import Any
 
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.shares import parse_by
 from hta_dsv4.classify.rules import RuleSet, default_rules
+from hta_dsv4.cluster_work import (
+    Outcome,
+    by_value,
+    count_job,
+    guarded,
+    reduce_job,
+    source_digest,
+    unpack_and_run,
+)
 from hta_dsv4.errors import HtaDsv4Error, TraceError
-from hta_dsv4.reduction import ALWAYS, Job, Reduced, ReducedRun, counted_part, reduce_trace
+from hta_dsv4.reduction import ALWAYS, Job, Reduced, ReducedRun
 from hta_dsv4.shipped import label_of
 from hta_dsv4.trace.reader import assemble_ranks, is_no_trace, rank_files
 
@@ -46,27 +52,6 @@ POLL_S, ALONE_S = 2, 60
 """How often is looked whether any worker is left, and how long none may be: one that died is replaced in seconds."""
 FAILURES = 3
 """A trace whose workers die this often is given up: it is the trace's doing, mostly memory."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a worker sends back: a result, or the line that a single process would have ended with."""
-
-    value: Any = None
-    error: str = ""
-    is_trace_error: bool = False
-
-
-@cache
-def source_digest() -> str:
-    """A digest of the source and rules that tables come from: machines that agree in it compute the same numbers."""
-    found = hashlib.sha256()
-    root = Path(__file__).resolve().parent
-    inner = [p for floor in ("trace", "classify", "analysis") for p in (root / floor).rglob("*")]
-    for path in sorted((*inner, *root.glob("run*.py"), Path(__file__).resolve(), root / "reduction.py")):
-        if path.suffix in (".py", ".toml"):
-            found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return found.hexdigest()[:16]
 
 
 def pays(files: Sequence[Path]) -> bool:
@@ -190,7 +175,7 @@ class Cluster:
     ) -> list[Reduced]:
         """The files that are traces, in order."""
         out: list[Reduced] = []
-        tasks = [partial(_reduce, job, self._sent) for job in jobs]
+        tasks = [partial(reduce_job, job, self._sent) for job in jobs]
         for outcome in self._run(tasks, [str(j.path) for j in jobs], progress):
             if not outcome.error:
                 out.append(outcome.value)
@@ -201,7 +186,7 @@ class Cluster:
         return out
 
     def _fetch(self, job: Job, rank: int) -> Counted:
-        (outcome,) = self._run([partial(_counted, job, rank, self._sent)], [str(job.path)], None)
+        (outcome,) = self._run([partial(count_job, job, rank, self._sent)], [str(job.path)], None)
         if outcome.error:
             raise HtaDsv4Error(outcome.error)
         part: Counted = outcome.value
@@ -215,8 +200,8 @@ class Cluster:
     ) -> list[Outcome]:
         """Outcomes in the order of the tasks, whatever the order they end in."""
         digest = source_digest()
-        run = _by_value(_unpack_and_run)
-        work = [pickle.dumps(partial(_guarded, task, digest)) for task in tasks]
+        run = by_value(unpack_and_run)
+        work = [pickle.dumps(partial(guarded, task, digest)) for task in tasks]
         try:
             futures = [self._client.submit(run, packed, pure=False) for packed in work]
         except Exception as error:  # the client is closed where the scheduler went away before
@@ -336,65 +321,6 @@ def _size(file: Path) -> int:
 
 def _same(one: Reduced, trace: Any) -> bool:
     return bool(one.trace.path == trace.path and one.trace.activities is trace.activities)
-
-
-def _unpack_and_run(packed: bytes) -> Any:
-    """On a worker, sent as code: a worker without this package fails the task with the reason instead of dying."""
-    import pickle
-
-    return pickle.loads(packed)()
-
-
-def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A copy of a function that is pickled as its code, not as a name to be imported."""
-    assert isinstance(function, FunctionType)
-    copy = FunctionType(function.__code__, {"__builtins__": __builtins__}, "hta_dsv4_read")
-    copy.__module__, copy.__qualname__ = "__main__", "hta_dsv4_read"
-    return copy
-
-
-def _guarded(task: Callable[[], Outcome], digest: str) -> Outcome:
-    """On a worker: the same code as the one that asks, and errors as the line they are."""
-    if digest != source_digest():
-        here = f"hta_dsv4 {metadata.version('hta-dsv4')} ({source_digest()})"
-        return Outcome(
-            error=f"worker on {socket.gethostname()} runs another {here}, not {digest}: numbers might differ; install "
-            "the same version there and restart it"
-        )
-    try:
-        return task()
-    except TraceError as error:
-        return Outcome(error=str(error), is_trace_error=True)
-    except HtaDsv4Error as error:
-        return Outcome(error=str(error))
-    except MemoryError:
-        return Outcome(
-            error=f"out of memory on {socket.gethostname()}; give workers more, or fewer a machine"
-        )
-
-
-def _reduce(job: Job, rules: RuleSet | None) -> Outcome:
-    _visible(job)
-    return Outcome(reduce_trace(job, rules or default_rules()))
-
-
-def _counted(job: Job, rank: int, rules: RuleSet | None) -> Outcome:
-    _visible(job)
-    return Outcome(counted_part(job, rules or default_rules(), rank))
-
-
-def _visible(job: Job) -> None:
-    """Whether a worker sees the very file that it is asked to read."""
-    host = socket.gethostname()
-    remedy = "keep traces on a file system that all machines share, under one path"
-    try:
-        size = job.path.stat().st_size
-    except OSError as error:
-        raise HtaDsv4Error(
-            f"{job.path}: a worker on {host} does not see it ({error.strerror}); {remedy}"
-        ) from error
-    if size != job.size:
-        raise HtaDsv4Error(f"{job.path}: {size:,} bytes on {host}, but {job.size:,} here; {remedy}")
 
 
 @contextlib.contextmanager

@@ -17,7 +17,8 @@ import pytest
 
 from hta_dsv4 import cluster as cluster_module
 from hta_dsv4 import shipped
-from hta_dsv4.cluster import Cluster, cluster_for, pays, source_digest
+from hta_dsv4.cluster import Cluster, cluster_for, pays
+from hta_dsv4.cluster_work import source_digest
 from hta_dsv4.comparing import compare, why
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.gating import conditions_of
