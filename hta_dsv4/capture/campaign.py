@@ -50,6 +50,7 @@ PLAN = (
     Row("indexer_triton", "indexer_triton"),
     Row("mhc_fused", "mhc_fused", steps=3),
     Row("cuda_graph", "cuda_graph", steps=3),
+    Row("tuned", "tuned", steps=8),
     Row("mma_c1", "mma", concurrency=1, slim="flows"),
     Row("split_k_c1", "split_k", concurrency=1, slim="flows"),
     Row("split_k_c16", "split_k", concurrency=16, slim="flows"),

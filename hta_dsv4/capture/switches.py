@@ -12,7 +12,7 @@ from typing import Literal, get_args, get_type_hints
 
 from hta_dsv4.errors import HtaDsv4Error
 
-Attention = Literal["simt", "mma", "split_k", "reference"]
+Attention = Literal["simt", "mma", "split_k", "auto", "reference"]
 Indexer = Literal["torch_fp32", "torch_bf16", "triton"]
 Mhc = Literal["torch", "fused"]
 Gemm = Literal["fp32", "bf16", "fp8"]
@@ -27,8 +27,8 @@ class Switches:
 
     Attributes:
         attention: sparse-MLA decode kernel: one head per program on CUDA cores (``simt``), head groups on tensor
-            cores (``mma``), the same with the token list split over programs (``split_k``), or plain torch
-            (``reference``).
+            cores (``mma``), the same with the token list split over programs (``split_k``), the fastest
+            measured for the card and the shape (``auto``: on sm_90 the Hopper form), or plain torch (``reference``).
         indexer: c4 logits by the torch fallback in FP32 or BF16 over the whole static width, or by the Triton
             kernel that stops at the real length. It decides the top-k form too.
         mhc: hyper-connections as an FP32 linear and torch Sinkhorn, or the fused kernels.
@@ -65,7 +65,7 @@ class Switches:
 
 CHOICES: dict[str, tuple[str, ...]] = {k: get_args(v) for k, v in get_type_hints(Switches).items()}
 
-# Cumulative, in the order the campaign took the steps (the last three are the ones it should have taken). Dense
+# Cumulative, in the order the campaign took the steps (the last four are the ones it should have taken). Dense
 # projections are FP8 throughout, as served; "bf16_gemm" is the advice a share table by kernel name gives (take
 # the FP32 SIMT GEMM to bf16), applied where that time is: the indexer's product over the padded width.
 _ORIGINAL = Switches(attention="simt")
@@ -80,6 +80,7 @@ VARIANTS: dict[str, Switches] = {
     "indexer_triton": _TRITON,
     "mhc_fused": _FUSED,
     "cuda_graph": replace(_FUSED, launch="cuda_graph"),
+    "tuned": replace(_FUSED, launch="cuda_graph", attention="auto"),
 }
 
 
