@@ -15,11 +15,12 @@ import numpy.typing as npt
 import pandas as pd
 
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.columns import release
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
 CPU_OP, ANNOTATION, PYTHON = "cpu_op", "user_annotation", "python_function"
 MODULE_PREFIX = "nn.Module: "  # how the profiler names the frames of module calls
 
@@ -54,7 +55,7 @@ def link(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, 
     if doubled:
         warnings.append(f"{doubled} launches share a correlation id with an earlier one, which was taken")
     linked = launch >= 0
-    at = np.where(linked, launch, 0)
+    release()
     out = activities.copy(deep=False)
     if not len(events):
         for name, dtype in col.LINK_COLUMNS.items():
@@ -64,10 +65,11 @@ def link(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, 
     start, dur, index = (events[c].to_numpy() for c in (col.START_NS, col.DUR_NS, col.EVENT_INDEX))
     out[col.LAUNCH_NAME] = _take(events[col.NAME], launch)
     for name, values in ((col.LAUNCH_START_NS, start), (col.LAUNCH_DUR_NS, dur), (col.LAUNCH_INDEX, index)):
-        out[name] = pd.arrays.IntegerArray(values[at].astype(np.int64), ~linked)
+        # -1, for those without a launch, takes the last value, which the mask hides.
+        out[name] = pd.arrays.IntegerArray(values[launch], ~linked)
 
     # Ask once for each launch, not once for each kernel.
-    used = launch[linked]
+    used = launch if linked.all() else launch[linked]
     if (used[1:] > used[:-1]).all():  # eager, in order
         back: Any = slice(None)
     else:
@@ -76,7 +78,8 @@ def link(activities: pd.DataFrame, events: pd.DataFrame) -> tuple[pd.DataFrame, 
     category = events[col.CATEGORY]
     op_used = _enclosing(events, threads, _is(category, CPU_OP), used)
     graph = _label_mask(events[col.NAME], is_graph_launch)[used]
-    op_used = np.where(graph, -1, op_used)
+    op_used[graph] = -1
+    release()
     op = np.full(n, -1, np.int64)
     op[linked] = op_used[back]
     is_replay = np.zeros(n, np.bool_)
@@ -201,11 +204,15 @@ def _lookup(key_rank: Any, key_id: Ints, rows: Any, rank: Any, wanted: Ints) -> 
 
 def _threads(events: pd.DataFrame) -> Ints:
     """A number for each (rank, pid, tid)."""
-    number = events[col.RANK].to_numpy().astype(np.int64)
-    for name in (col.PID, col.TID):
-        codes = events[name].cat.codes.to_numpy()
-        number *= int(codes.max()) + 2
-        number += codes
+    codes = [events[c].cat.codes.to_numpy() for c in (col.PID, col.TID)]
+    ranks = events[col.RANK].to_numpy()
+    most = int(ranks.max()) + 1
+    for c in codes:
+        most *= int(c.max()) + 2
+    number: npt.NDArray[Any] = ranks.astype(np.int32 if most < 1 << 31 else np.int64)
+    for c in codes:
+        number *= int(c.max()) + 2
+        number += c
         number += 1  # -1 is missing
     return number
 
@@ -222,10 +229,10 @@ def _enclosing_chain(
 
     Without ``chain`` the second is empty: that of every op takes long, and nobody asks for it.
     """
-    out = np.full(len(asked), -1, np.int64)
+    pos = np.full(len(asked), -1, np.int64)
     rows = np.flatnonzero(which)
     if not len(rows) or not len(asked):
-        return out, {}
+        return pos, {}
     start, dur = events[col.START_NS].to_numpy(), events[col.DUR_NS].to_numpy()
     # By thread, then outermost first: an enclosing interval starts earlier, or ends later on the same start.
     order_thread, order_start = threads[rows], start[rows]
@@ -240,32 +247,31 @@ def _enclosing_chain(
         )
         del order
     parent = _parents(order_thread, ends)
-    pos = np.full(len(asked), -1, np.int64)
     for block in _blocks(len(asked)):
         begin = start[asked[block]]
         pos[block] = _innermost(
             (order_thread, order_start, ends, parent),
             (threads[asked[block]], begin, begin + dur[asked[block]]),
         )
-    hit = pos >= 0
-    out[hit] = rows[pos[hit]]
     parents: dict[int, int] = {}
-    if not chain:
-        return out, parents
-    for p in np.unique(pos[hit]).tolist():
+    for p in np.unique(pos).tolist() if chain else ():
         while p >= 0 and int(rows[p]) not in parents:
             up = int(parent[p])
             parents[int(rows[p])] = int(rows[up]) if up >= 0 else -1
             p = up
-    return out, parents
+    for block in _blocks(len(pos)):
+        pos[block] = np.where(pos[block] >= 0, rows[pos[block]], -1)
+    return pos, parents
 
 
 def _blocks(n: int) -> list[slice]:
-    """Ranges of a million, so that what is computed of millions of rows is never held of all at once."""
+    """Ranges of some rows, so that what is computed of millions of rows is never held of all at once."""
     return [slice(i, min(i + _BLOCK, n)) for i in range(0, n, _BLOCK)]
 
 
-def _innermost(intervals: tuple[Ints, Ints, Ints, Ints], asked: tuple[Ints, Ints, Ints]) -> Ints:
+def _innermost(
+    intervals: tuple[Ints, Ints, Ints, npt.NDArray[np.int32]], asked: tuple[Ints, Ints, Ints]
+) -> Ints:
     """Position of the innermost of ``intervals`` (thread, start, end, parent) around each of (thread, start, end)."""
     thread, start, end, parent = intervals
     asked_thread, asked_start, asked_end = asked
@@ -293,9 +299,9 @@ def _in_order(thread: Ints, start: Ints, end: Ints) -> bool:
     return bool(later.all())
 
 
-def _parents(thread: Ints, end: Ints) -> Ints:
+def _parents(thread: Ints, end: Ints) -> npt.NDArray[np.int32]:
     """For intervals sorted by (thread, start, -end): the nearest earlier one on the thread that ends no sooner."""
-    out = np.full(len(end), -1, np.int64)
+    out = np.full(len(end), -1, np.int32)
     into, last = out.data, None
     # What may still enclose something: rows and their ends. Views instead of lists: there may be millions.
     rows: list[int] = []
