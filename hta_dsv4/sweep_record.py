@@ -66,7 +66,8 @@ def read_sweeps(inputs: Sequence[str], gpu_time: bool = False) -> list[Sweep]:
 
     Args:
         inputs: each ``[LABEL=]PATH`` of a record, a table, a trace with a manifest, a folder's ``manifest.toml`` or the
-            folder; or the name of a shipped trace. Captures that differ in nothing but C are one variant.
+            folder; or the name of a shipped trace. Captures of one name (but for its ``_cN``) that differ in nothing
+            but C are one variant; those of one LABEL whatever they are called.
         gpu_time: of captures, take the summed GPU time of a step instead of the step's time without the profiler.
 
     Returns:
@@ -224,7 +225,8 @@ def sweeps_beside(traces: Sequence[tuple[str, Path]]) -> list[Sweep]:
         folder = path.with_name(FOLDER_MANIFEST)
         if own is None or not folder.is_file():
             continue
-        group = [m for m in read_folder_manifest(folder) if _same(m) == _same(own)]
+        same = (_stem(own), *_same(own))
+        group = [m for m in read_folder_manifest(folder) if (_stem(m), *_same(m)) == same]
         if len({m.concurrency for m in group}) > 1:
             out += [_sweep_of(label, group, gpu_time) for gpu_time in (False, True)]
     return out
@@ -234,7 +236,8 @@ def _from_captures(captures: Sequence[tuple[str | None, Manifest]], gpu_time: bo
     """Captures that differ in nothing but C, as one variant each."""
     groups: dict[tuple[object, ...], list[Manifest]] = {}
     for label, m in captures:
-        group = groups.setdefault((label, *_same(m)), [])
+        # One set of switches before and after a kernel was tuned is two variants: only their names tell them apart.
+        group = groups.setdefault((label, None if label else _stem(m), *_same(m)), [])
         if m not in group:  # a folder and a trace in it
             group.append(m)
     return [_sweep_of(str(key[0]) if key[0] else None, group, gpu_time) for key, group in groups.items()]
@@ -248,8 +251,13 @@ def _same(m: Manifest) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+def _stem(m: Manifest) -> str:
+    """The variant's name without the concurrency: ``split_k`` of ``split_k_c16``."""
+    return re.sub(r"_c\d+$", "", m.variant)
+
+
 def _sweep_of(label: str | None, group: Sequence[Manifest], gpu_time: bool) -> Sweep:
-    name = label or min((re.sub(r"_c\d+$", "", m.variant) for m in group), key=len)
+    name = label or _stem(group[0])
     repeats: list[Repeat] = []
     for m in sorted(group, key=lambda m: m.concurrency):
         step_ms = m.timing.activity_ms if gpu_time else m.timing.unprofiled_step_ms

@@ -332,6 +332,17 @@ def test_captures_of_other_contexts_are_other_variants() -> None:
     assert all(len(s.repeats) == 1 for s in sweeps)
 
 
+def test_one_set_of_switches_before_and_after_tuning_is_two_variants() -> None:
+    """cuda_graph and moe_tuned, alike in all that a manifest states but the name -> each its own; one LABEL joins."""
+    two = read_sweeps(["cuda_graph", "moe_tuned"], gpu_time=True)
+    assert [(s.label, len(s.repeats)) for s in two] == [
+        ("cuda_graph (GPU time)", 1),
+        ("moe_tuned (GPU time)", 1),
+    ]
+    (one,) = read_sweeps(["x=cuda_graph", "x=moe_tuned"])
+    assert (one.label, len(one.repeats)) == ("x", 2)
+
+
 def test_folder_with_a_manifest_gives_every_variant(tmp_path: Path) -> None:
     """A folder -> each variant of its manifest once, also where a trace of it is named too; without one: an error."""
     from hta_dsv4.shipped import traces_dir
