@@ -17,6 +17,7 @@ from hta_dsv4.trace.schema import (
     GPU,
     GPU_KINDS,
     KIND_CODE,
+    NO_PHASE,
     NO_RAW,
     OTHER_CATEGORIES,
     PYTHON,
@@ -152,7 +153,7 @@ class Collector:
         elif e.ph == "B":
             self.note("events written as begin/end (B/E) pairs are not read", name)
         elif e.ph is None:
-            self.note('entries without a phase ("ph"), ignored', name)
+            self.note(NO_PHASE, name)
         elif e.ph != "E" and e.cat in GPU_KINDS:
             self.note("GPU activities that are no complete (X) events are not counted", name)
 

@@ -34,10 +34,12 @@ from hta_dsv4.trace.link import link
 from hta_dsv4.trace.meta import build_meta, rank_of, ranks_of
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.ranks import choose_ranks, missing_note
+from hta_dsv4.trace.schema import NO_OBJECT, NO_PHASE
 from hta_dsv4.trace.suspects import suspicious_durations
 from hta_dsv4.trace.tables import Builder, pids_as_text
 
 _MANIFEST = "manifest.toml"  # what a capture writes beside its traces
+NO_EVENTS, MOST_NO_EVENTS = (NO_OBJECT, NO_PHASE), 1_000_000  # a few are damage, a million some other file
 T = TypeVar("T")
 P = ParamSpec("P")
 # vLLM writes rank0.<time>..., SGLang ...-TP-0...; a bare "tp2" is as often a world size and says nothing.
@@ -107,7 +109,7 @@ def read_trace(
 def _refuse_depth(read: Callable[Concatenate[Path, P], T]) -> Callable[Concatenate[Path, P], T]:
     """Brackets in brackets in brackets: a line instead of Python's error, wherever it meets them."""
 
-    def wrapped(file: Path, *args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapped(file: Path, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             with nesting():
                 return read(file, *args, **kwargs)
@@ -144,6 +146,11 @@ def _read(
         with _no_garbage_collection():
             for batch in framing.batches(collector.decoder.decode, collector.decoder.split, ahead):
                 collector.add(batch)
+                if sum(collector.notes[what] for what in NO_EVENTS) > MOST_NO_EVENTS:
+                    raise TraceError(
+                        f"{file}: not a trace: over {MOST_NO_EVENTS} entries of its traceEvents are no events; "
+                        "give a Kineto trace (torch.profiler)"
+                    )
     finally:
         stream.close()
 

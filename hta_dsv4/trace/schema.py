@@ -34,7 +34,8 @@ OTHER_CATEGORIES = frozenset({
 })  # fmt: skip
 FLOWS = frozenset({"ac2g", "fwdbwd"})  # arrows between events: never a row
 KIND_CODE = {KERNEL: 0, MEMCPY: 1, MEMSET: 2}
-_NO_OBJECT = "entries of traceEvents that are no objects, ignored"
+NO_OBJECT = "entries of traceEvents that are no objects, ignored"
+NO_PHASE = 'entries without a phase ("ph"), ignored'
 NO_RAW = msgspec.Raw(b"")  # what an absent field holds: compare by identity
 
 
@@ -226,9 +227,9 @@ class EventDecoder:
                 if view[0] == ord("{"):
                     events.append(self._tolerant(raw, note))
                     continue
-                odd[_NO_OBJECT] += 1
-                if odd[_NO_OBJECT] == 1:
-                    examples[_NO_OBJECT] = bytes(view[:60]).decode("utf-8", "replace")
+                odd[NO_OBJECT] += 1
+                if odd[NO_OBJECT] == 1:
+                    examples[NO_OBJECT] = bytes(view[:60]).decode("utf-8", "replace")
                 events.append(no_object)
         for what, count in odd.items():
             self._note(what, examples[what], count)
