@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 
-.PHONY: demo test test-live lint docs clean
+.PHONY: demo test test-live fuzz lint docs clean
 
 # Core only: the analysis half runs without torch.
 $(VENV)/.core: pyproject.toml
@@ -32,6 +32,11 @@ LIVE ?= tests/live
 test-live: $(VENV)/.dev
 	PYTHON=$(PYTHON) scripts/install_live.sh
 	HTA_DSV4_LIVE=1 $(BIN)/python -m pytest $(LIVE)
+
+# The reader against mutated traces and an independent slow reader; finds are left in build/fuzz.
+MINUTES ?= 15
+fuzz: $(VENV)/.dev
+	OMP_NUM_THREADS=1 nice $(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
