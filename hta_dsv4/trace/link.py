@@ -325,14 +325,16 @@ def _paths(names: pd.Series, inner: Ints, parent: dict[int, int]) -> tuple[list[
     labels = list(names.cat.categories)
     codes = names.cat.codes.to_numpy()
     of_row: dict[int, int] = {-1: -1}
-    for row in np.unique(inner).tolist():
+    distinct = np.unique(inner)
+    for row in distinct.tolist():
         path, at = [], row
         while at >= 0:
             path.append(labels[codes[at]])
             at = parent[at]
         if path:
             of_row[row] = numbers.setdefault(col.SCOPE_SEP.join(reversed(path)), len(numbers))
-    return list(numbers), np.array([of_row[r] for r in inner.tolist()], np.int32).reshape(len(inner))
+    number = np.array([of_row[r] for r in distinct.tolist()], np.int32)
+    return list(numbers), number[np.searchsorted(distinct, inner)] if len(inner) else number
 
 
 # --- small functions on categoricals -----------------------------------------------------------------------
