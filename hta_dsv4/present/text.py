@@ -28,6 +28,8 @@ PIPED = 200
 # control characters; line and paragraph separators; marks that reverse the order in which text is shown
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
+_TRAILING = re.compile(r" +$", re.MULTILINE)
+
 
 def console(width: int | None = None) -> Console:
     """A console on stdout.
@@ -114,7 +116,11 @@ def _draw(
     # rich would cut columns to the console's width; a console as wide as the table leaves them whole
     needed = sum(widths[i] for i in columns) + _GAP * (len(columns) - 1)
     wide = Console(file=out.file, width=max(out.width, needed), highlight=False, emoji=False, markup=False)
-    wide.print(table, crop=False)
+    with wide.capture() as drawn:
+        wide.print(table, crop=False)
+    text = drawn.get()
+    # rich pads a last column of names with spaces, which a window narrower than the file shows as empty lines
+    out.file.write(text if out.is_terminal else _TRAILING.sub("", text))
 
 
 def _blocks(headers: tuple[str, ...], widths: list[int], left: int, width: int) -> list[list[int]]:
