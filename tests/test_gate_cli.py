@@ -74,7 +74,12 @@ def test_more_launches_fail_without_doubt(tmp_path, pair):
     text = '[kernel."_sparse_mla*"]\nmax_launches = 2\nmax_increase_launches = 0\n'
     done = gate(tmp_path, "--baseline", pair[0], str(more), "--json", text=text)
     assert done.returncode == 1
-    assert {(c["noise"], c["evidence"]) for c in json.loads(done.stdout)["checks"]} == {(0, "exact")}
+    checks = json.loads(done.stdout)["checks"]
+    assert {(c["noise"], c["evidence"]) for c in checks} == {(0, "exact")}
+    assert [(k["kernel"], k["delta_launches"]) for c in checks for k in c["causes"]] == [(ATTENTION, 1)] * 2
+    shown = gate(tmp_path, "--baseline", pair[0], str(more), text=text).stdout
+    assert f"Grew: {ATTENTION} +1 launch " in shown
+    assert " us (" not in shown
 
 
 def test_over_by_less_than_noise_is_inconclusive_with_3(tmp_path, pair):

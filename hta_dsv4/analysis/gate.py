@@ -49,13 +49,15 @@ class Cause:
 
     Attributes:
         kernel: its name.
-        delta_ns: change per step.
-        effect: the larger part of it: slower or faster, more or fewer launches, new, gone.
+        delta_ns: change of its time per step.
+        effect: the larger part of that: slower or faster, more or fewer launches, new, gone.
+        delta_launches: change of its launches per step.
     """
 
     kernel: str
     delta_ns: int
     effect: str
+    delta_launches: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which kernels made a row slower? The exact decomposition of base and candidate, cut to the rows of a budget."""
+"""Which kernels made a row grow? The exact decomposition of base and candidate, cut to the rows of a budget."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from hta_dsv4.analysis.budgets import KERNEL, MAX_SHARE, ORIGIN, STEP, Budget
 from hta_dsv4.analysis.counted import SUM
 from hta_dsv4.analysis.diff import Decomposition, decompose
 from hta_dsv4.analysis.gate import PASS, Cause, Check, Gate
+from hta_dsv4.analysis.gate_rows import COUNTS
 from hta_dsv4.analysis.profile import Profile
 
 MOST = 3
+_LAUNCHES = "delta_launches"
+_SUMMED = (d.BASE_LAUNCHES, d.OTHER_LAUNCHES, d.DELTA_NS, *d.EFFECTS)
 _WORDS = {
     d.COUNT_NS: ("more launches", "fewer launches"),
     d.DURATION_NS: ("slower", "faster"),
@@ -51,14 +54,18 @@ def _causes(check: Check, parts: Decomposition) -> tuple[Cause, ...]:
     cells = parts.cells[_mine(check.budget, parts)]
     if not len(cells):
         return ()
-    rows = cells.groupby(KERNEL, sort=True)[[d.DELTA_NS, *d.EFFECTS]].sum()
-    rows = rows[rows[d.DELTA_NS] > 0].sort_values(d.DELTA_NS, ascending=False, kind="stable").head(MOST)
+    rows = cells.groupby(KERNEL, sort=True)[list(_SUMMED)].sum()
+    rows[_LAUNCHES] = (
+        rows[d.OTHER_LAUNCHES] / parts.other.steps - rows[d.BASE_LAUNCHES] / parts.base.steps
+    )  # what a limit of launches counts, whatever the time did
+    grown = _LAUNCHES if check.key in COUNTS else d.DELTA_NS
+    rows = rows[rows[grown] > 0].sort_values(grown, ascending=False, kind="stable").head(MOST)
     return tuple(_cause(str(name), row) for name, row in rows.iterrows())
 
 
-def _cause(kernel: str, row: pd.Series[int]) -> Cause:
+def _cause(kernel: str, row: pd.Series[float]) -> Cause:
     effect = max(d.EFFECTS, key=lambda e: abs(int(row[e])))
-    return Cause(kernel, int(row[d.DELTA_NS]), _WORDS[effect][int(row[effect]) < 0])
+    return Cause(kernel, int(row[d.DELTA_NS]), _WORDS[effect][int(row[effect]) < 0], float(row[_LAUNCHES]))
 
 
 def _mine(budget: Budget, parts: Decomposition) -> pd.Series[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hta_dsv4.analysis.budgets import UNITS
-from hta_dsv4.analysis.gate import FAIL, INCONCLUSIVE, PASS, Check, Gate
+from hta_dsv4.analysis.gate import FAIL, INCONCLUSIVE, PASS, Cause, Check, Gate
 from hta_dsv4.present.grid import ABSENT, Grid, us
 from hta_dsv4.present.kernel_names import shorten
 
@@ -69,7 +69,7 @@ def limit_said(check: Check) -> str:
 def _row(c: Check) -> tuple[str, ...]:
     change = ABSENT
     if c.base is not None:
-        change = f"{100 * (c.value / c.base - 1):+.2f} %" if c.base else "new" if c.value else "0"
+        change = f"{100 * (c.value / c.base - 1):+,.2f} %" if c.base else "new" if c.value else "0"
     return (
         c.verdict, c.budget.said, limit_said(c), _said(c, c.base), _said(c, c.value), change,
         _said(c, c.excess, sign=True), ABSENT if c.noise is None else _said(c, c.noise),
@@ -91,11 +91,17 @@ def _said(c: Check, value: float | None, sign: bool = False) -> str:
 def _why(c: Check) -> str:
     text = f"{c.budget.said}, {limit_said(c)}: {c.reason}"
     if c.causes:
-        each = "; ".join(f"{shorten(k.kernel, _NAME)} +{us(k.delta_ns)} us ({k.effect})" for k in c.causes)
-        text += f". Grew: {each}"
+        text += ". Grew: " + "; ".join(f"{shorten(k.kernel, _NAME)} {_grown(c, k)}" for k in c.causes)
     if c.budget.why:
         text += f". {c.budget.why}"
     return text + (f" [{c.budget.place}]" if c.budget.place else "")
+
+
+def _grown(c: Check, cause: Cause) -> str:
+    """By how much a kernel grew, in the unit of the limit: ``+12.5 us (slower)``, ``+5 launches``."""
+    if c.unit == "launches":
+        return f"+{cause.delta_launches:,.10g} launch{'es' * (cause.delta_launches != 1)}"
+    return f"+{us(cause.delta_ns)} us ({cause.effect})"
 
 
 def gate_body(found: Gate) -> dict[str, Any]:
@@ -140,7 +146,10 @@ def _numbers(c: Check) -> dict[str, Any]:
 
 
 def _check(c: Check) -> dict[str, Any]:
-    causes = [{"kernel": k.kernel, "delta_ns": k.delta_ns, "effect": k.effect} for k in c.causes]
+    causes = [
+        {"kernel": k.kernel, "delta_ns": k.delta_ns, "delta_launches": k.delta_launches, "effect": k.effect}
+        for k in c.causes
+    ]
     return {
         "verdict": c.verdict, "kind": c.budget.kind, "name": c.budget.name, **_numbers(c), "reason": c.reason,
         "why": c.budget.why or None, "place": c.budget.place, "causes": causes,
