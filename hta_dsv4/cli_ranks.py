@@ -57,7 +57,7 @@ def ranks(
     Collectives are aligned across ranks and the ranks' clocks fitted to them. A late rank is blamed only where it is
     late again and again at one place for a reason of its own; docs/ranks.md states the rule.
 
-    Example: hta-dsv4 ranks traces/tp2/split_k
+    Example: hta-dsv4 ranks cuda_graph_c32_tp2_straggler
     """
     chosen = form(as_json, as_csv, as_md, parquet)
     if rows not in ranks_data.ROWS:
