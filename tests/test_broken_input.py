@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from hta_dsv4.errors import HtaDsv4Error, TraceError
+from hta_dsv4.classify.regex_cost import explosive
+from hta_dsv4.classify.rules import load_rules
+from hta_dsv4.errors import HtaDsv4Error, RulesError, TraceError
 from hta_dsv4.run import load
 from hta_dsv4.trace import cache
 from hta_dsv4.trace.columns import whole_numbers
@@ -365,3 +367,24 @@ def test_packed_text_of_every_kind_is_found_by_content(tmp_path):
     for suffix in (".gz", ".zst", ".zip"):
         trace = read_trace(put(tmp_path / "y.json", pack(text, suffix)))
         assert (total(trace), trace.warnings) == (total(plain), plain.warnings)
+
+
+@pytest.mark.parametrize(
+    "regex", ["(a|a)*b", "(a|ab)*c", "(?:a?a)*b", "(a{1,3})+b", "((?:a*)x?)*b", r"(\\w|ab)+-"]
+)
+def test_a_rule_whose_regex_can_explode_is_refused(tmp_path, regex):
+    """Alternatives that begin alike, or optional parts, under a repeat -> an error that names the rule."""
+    rule = (
+        f"[[rule]]\nname = 'r'\nbucket = 'glue'\nrole = 'x'\nregex = '{regex}'\ncomment = 'c'\n"
+        "examples = ['aab']\ncounter_examples = ['z']\n"
+    )
+    with pytest.raises(RulesError, match=r"rule 'r': regex .* exponential time"):
+        load_rules(put(tmp_path / "r.toml", rule))
+
+
+@pytest.mark.parametrize(
+    "regex", ["(?:x|y)+z", "a.*b.*c", "(?:foo|bar)*", "(?:ab){2,5}", "^fused_(?:mla|mha)", "(a?b)*c"]
+)
+def test_a_regex_that_cannot_explode_is_taken(regex):
+    """Repeats of plain text, and of choices that begin apart -> taken."""
+    assert explosive(regex) is None

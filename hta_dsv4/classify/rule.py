@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hta_dsv4.classify.regex_cost import explosive
 from hta_dsv4.errors import RulesError
 
 BUCKETS = (
@@ -22,8 +23,6 @@ _KEYS = {
     "name", "bucket", "role", "priority", "words", "without", "where", "regex", "ambiguous", "comment", "examples",
     "counter_examples",
 }  # fmt: skip
-# A repeat inside a repeated group is how a regular expression becomes exponential; a trace may hold any name.
-_NESTED_REPEAT = re.compile(r"\((?:[^()\\]|\\.)*[*+](?:[^()\\]|\\.)*\)\s*(?:[*+]|\{\d*,)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +101,14 @@ def parse_rule(entry: Any, number: int, path: Path, layer: int) -> Rule:
         raise RulesError(f"{at}: needs words = [...] or regex = '...' to match by")
     pattern = None
     if regex is not None:
-        if _NESTED_REPEAT.search(regex):
-            raise RulesError(
-                f"{at}: regex {shorten(regex)!r} repeats a repeat, which can take exponential time; flatten it"
-            )
         try:
             pattern = re.compile(regex)
-        except (re.error, OverflowError) as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise RulesError(f"{at}: bad regex {shorten(regex)!r}: {error}; correct it") from None
+        if why := explosive(regex):
+            raise RulesError(
+                f"{at}: regex {shorten(regex)!r} {why}, which can take exponential time; flatten it"
+            )
     examples, counter = texts(entry, "examples", at), texts(entry, "counter_examples", at)
     if not examples or not counter:
         missing = "examples" if not examples else "counter_examples"
