@@ -160,6 +160,15 @@ def test_a_comma_behind_the_list_is_counted_as_repaired(tmp_path):
     assert "1 commas before a closing bracket repaired" in trace.warnings
 
 
+@pytest.mark.parametrize("place", ['"schemaVersion"', '"traceName"'])
+def test_bad_utf8_in_the_metadata_is_repaired(tmp_path, place):
+    """A byte that is no UTF-8 before or after the events -> read, and said; it was refused."""
+    text = baseline().text().encode().replace(place.encode(), b'"\xff"')
+    trace = read_trace(put(tmp_path / "x.json", text))
+    assert total(trace) == WHOLE
+    assert any("invalid UTF-8" in w for w in trace.warnings)
+
+
 @pytest.mark.parametrize("second", ["[]", "null", "5"])
 def test_a_second_list_is_told_even_where_it_is_empty(tmp_path, second):
     """``traceEvents`` twice, the second of nothing -> the first is read, and it is said."""

@@ -24,6 +24,7 @@ MAX_BLANK = 1 << 20  # blanks and zeros before the JSON; a device such as /dev/z
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,"]', re.DOTALL)
 _AT_BYTE = re.compile(r"\(byte (\d+)\)")
 _TOP = msgspec.json.Decoder(float_hook=float)  # unlike the decoder's own, reads 1e400 (as infinite)
+BAD_UTF8 = "text with invalid UTF-8 (shown as \N{REPLACEMENT CHARACTER})"
 BLANK = b" \t\r\n"
 _EVENTS = b'"traceEvents":0'  # stands for the events where what is around them is decoded
 BOM = b"\xef\xbb\xbf"
@@ -132,7 +133,10 @@ class Envelope:
         """Decode the text around the events as one JSON object."""
         try:
             value = _TOP.decode(text)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if "utf-8" in str(error).lower():
+                text = text.decode("utf-8", "replace").encode()
+                self.repaired[BAD_UTF8] += 1
             fixed, counts = repair.sanitize(text)
             self.repaired.update(counts)
             try:

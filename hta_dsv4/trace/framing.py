@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from hta_dsv4.trace import repair
-from hta_dsv4.trace.envelope import BLANK, REMEDY_CUT, Envelope, error_byte, reason
+from hta_dsv4.trace.envelope import BAD_UTF8, BLANK, REMEDY_CUT, Envelope, error_byte, reason
 from hta_dsv4.trace.limits import EVENT_VARIABLE
 
 T = TypeVar("T")
@@ -221,7 +221,7 @@ class Framing(Envelope):
             if "utf-8" not in str(error).lower():
                 raise
         fixed = bytes(view).decode("utf-8", "replace").encode()
-        self.repaired["text with invalid UTF-8 (shown as \N{REPLACEMENT CHARACTER})"] += 1
+        self.repaired[BAD_UTF8] += 1
         return either(memoryview(fixed))
 
     def _repair(self, text: bytearray) -> bool:
