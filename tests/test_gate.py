@@ -236,3 +236,14 @@ def test_lines_of_keys_survive_every_spelling(tmp_path):
         file.write_text(text)
         with pytest.raises(Exception, match=rf"b\.toml:{line}: .*max_uz"):
             read_budgets(file)
+
+
+def test_pattern_of_many_stars_ends():
+    """A kernel pattern of thirty stars that fits nowhere -> told at once, and all else means what it meant."""
+    name = "void at::native::vectorized<4>(int)"
+    for pattern, fits in (
+        ("*a" * 30 + "x", False), ("*" * 60 + "x", False), ("void*<?>*", True), ("void*int", False), ("*int)", True),
+        ("?oid*(int)", True), ("*", True), ("*<4>(int)*", True), ("void at*at::native*", False), (name, True),
+    ):  # fmt: skip
+        assert Budget("kernel", pattern, {}).matches(name) is fits, pattern
+    assert not Budget("kernel", "*a" * 30 + "x", {}).matches("a" * 5000)

@@ -188,7 +188,7 @@ class _Reader:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise self.bad(path, f"{value!r} is not a number; write it without unit or quotes")
         if not low <= value <= high:
-            raise self.bad(path, f"{value:g} is not within {low:g} to {high:g}")
+            raise self.bad(path, f"{value!r} is not within {low:g} to {high:g}")
         return value
 
     def flag(self, path: tuple[str, ...], body: Mapping[str, Any]) -> bool:
