@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,7 @@ Kept = Annotated[
 ]
 
 
+_PAGES = (".html", ".htm")
 _BOTH = ("concurrency", "repeats", "warmup")
 _BELONGS = {
     "--server": (
@@ -145,6 +147,8 @@ def sweep(
     for path, option in ((out, "--out"), (figure, "--figure")):
         if path is not None:
             _target(path, option, named)
+    if figure is not None:
+        _drawable(figure)
     stopped: BaseException | None = None
     try:
         if kept:
@@ -184,9 +188,6 @@ def sweep(
     if out is not None:
         write_whole(out, (machine.dumps("sweep", sweep_body(found)) + "\n").encode(), "--out")
         _say(f"wrote {out}")
-    if figure is not None:
-        _draw(figure, found)
-        _say(f"wrote {figure}")
     write(
         chosen,
         lambda: machine.dumps("sweep", sweep_body(found)),
@@ -194,6 +195,9 @@ def sweep(
         lambda: throughput_grids(found),
         full,
     )
+    if figure is not None:  # last: a browser that does not draw takes no measurement away
+        _draw(figure, found)
+        _say(f"wrote {figure}")
     if stopped is not None:
         raise stopped
 
@@ -230,6 +234,25 @@ def _target(path: Path, option: str, inputs: list[str]) -> None:
             raise HtaDsv4Error(f"{path}: this is a file being read; name another with {option}")
 
 
+def _drawable(path: Path) -> None:
+    """Whether a figure of this name can be drawn, asked before anything is measured.
+
+    Raises:
+        HtaDsv4Error: another form, or an image without kaleido.
+    """
+    if path.suffix.lower() in _PAGES:
+        return
+    from hta_dsv4.present.throughput_page import IMAGES
+
+    form = path.suffix.lower().lstrip(".")
+    if form not in IMAGES:
+        raise HtaDsv4Error(f"--figure {path} is no form of a figure; name it .html, .svg, .png or .pdf")
+    if find_spec("kaleido") is None:
+        raise HtaDsv4Error(
+            f"--figure {path}: images need pip install 'hta-dsv4[notebook]' (kaleido) and Chromium; .html needs nothing"
+        )
+
+
 def _draw(path: Path, found: list[Throughput]) -> None:
     """The figure as a page with the tables, or as an image."""
     from hta_dsv4.present.throughput_page import (
@@ -237,7 +260,7 @@ def _draw(path: Path, found: list[Throughput]) -> None:
         throughput_page,
     )  # Plotly takes a second to import
 
-    if path.suffix.lower() in (".html", ".htm"):
+    if path.suffix.lower() in _PAGES:
         content = throughput_page(found).encode()
     else:
         content = figure_image(found, path.suffix.lower().lstrip("."))

@@ -510,6 +510,20 @@ def test_report_shows_variants_that_were_captured_at_several_c(tmp_path: Path) -
     assert "mma (GPU time)" in text
 
 
+def test_figure_that_cannot_be_drawn_is_told_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """--figure x.svg without kaleido, x.bmp -> one line with the remedy, and no server is asked."""
+    from hta_dsv4 import cli_sweep
+
+    monkeypatch.setattr(cli_sweep, "find_spec", lambda name: None)
+    for name, says in (("x.svg", "kaleido"), ("x.bmp", "no form of a figure")):
+        with pytest.raises(HtaDsv4Error, match=says):
+            cli_sweep._drawable(Path(name))
+    done = cli("sweep", "--server", "http://127.0.0.1:1", "--figure", "x.bmp")
+    assert (done.returncode, "no form of a figure" in done.stderr) == (2, True)
+
+
 def test_figure_draws_every_repeat_and_a_line_only_where_one_holds() -> None:
     """A true line and a bent one -> a point per repeat in both panels; ceiling of the first alone."""
     good = throughput(swept(*LINE, label="good"))
