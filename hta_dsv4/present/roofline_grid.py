@@ -190,7 +190,15 @@ def devices_grid(known: tuple[Ceilings, ...]) -> Grid:
         )
         for c in known
     )  # fmt: skip
-    headers = ("GPU", "DRAM GB/s", "reading GB/s", "L2 MiB", "L2 GB/s", "SMs", *(f"{k} TFLOP/s" for k in RATES))
+    headers = (
+        "GPU",
+        "DRAM GB/s",
+        "reading GB/s",
+        "L2 MiB",
+        "L2 GB/s",
+        "SMs",
+        *(f"{k} TFLOP/s" for k in RATES),
+    )
     notes = (
         "* measured; everything else is the vendor's figure, dense",
         *(f"{c.name}: {c.source}" for c in known),
