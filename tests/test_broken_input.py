@@ -19,11 +19,11 @@ from hta_dsv4.classify.regex_cost import explosive
 from hta_dsv4.classify.rules import load_rules
 from hta_dsv4.errors import HtaDsv4Error, RulesError, TraceError
 from hta_dsv4.run import load
-from hta_dsv4.trace import cache
 from hta_dsv4.trace.columns import whole_numbers
 from hta_dsv4.trace.reader import read_trace
 from hta_dsv4.trace.times import to_ns
 from tests.builders import KinetoTrace, baseline, pack
+from tests.conftest import cli
 
 KERNEL = b'{"ph":"X","cat":"kernel","name":"k","ts":1,"dur":1,"pid":0,"tid":7,"args":{}}'
 WHOLE = (5, 83_000)
@@ -206,21 +206,26 @@ def test_an_odd_pid_does_not_make_missing_ones_text(tmp_path):
         ]
 
 
-def test_a_trace_that_json_cannot_write_again_is_read_and_not_kept(tmp_path, monkeypatch):
-    """Metadata nested 900 deep -> read the same twice, cached or not."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "MIN_JSON_BYTES", 0)
-    monkeypatch.setattr(cache, "MIN_FILE_BYTES", 0)
-    text = baseline().text().replace('"schemaVersion": 1', '"deep": ' + "[" * 900 + "]" * 900)
+@pytest.mark.parametrize("depth", [90, 800])
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_metadata_nested_too_deep_to_be_shown_is_left_out(tmp_path, depth, form):
+    """A version nested 800 deep -> info leaves it out and says so; it was a traceback. 90 deep -> shown."""
+    text = baseline().text().replace('"schemaVersion": 1', '"x_version": ' + "[" * depth + "]" * depth)
     path = put(tmp_path / "x.json", text)
-    results = []
-    for _ in range(2):
-        try:
-            results.append(total(read_trace(path)))
-        except TraceError as error:
-            assert "nested more deeply" in str(error)  # noqa: PT017
-            results.append((0, 0))
-    assert results[0] == results[1]
+    done = cli("info", str(path), *form)
+    assert done.returncode == 0
+    assert ("nested over 100 deep" in " ".join(read_trace(path).warnings)) == (depth > 100)
+
+
+def test_shapes_nested_as_deep_as_python_allows_are_one_answer_or_one_line(tmp_path):
+    """Shapes of an op 900 deep -> every command answers or refuses in one line."""
+    t = baseline()
+    text = t.text().replace("[[32, 64], [64, 128]]", "[" * 900 + "]" * 900, 1)
+    path = str(put(tmp_path / "x.json", text))
+    for command in ("info", "shares", "roofline", "findings", "idle"):
+        done = cli(command, path)
+        assert done.returncode in (0, 2)
+        assert "Traceback" not in done.stderr
 
 
 # --- limits ------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from hta_dsv4.trace.container import ByteStream
 from hta_dsv4.trace.limits import EVENT_VARIABLE, max_event_bytes
 
 CHUNK = 1 << 20  # bytes of JSON decoded at once; 0.5 to 2 MB read equally fast, more only takes memory
+MOST_DEEP = 100  # Kineto's metadata is nested 4 deep
 MAX_BLANK = 1 << 20  # blanks and zeros before the JSON; a device such as /dev/zero gives them without end
 # Strings whole, so that nothing inside them counts; a quote alone opens a string that is not all there yet.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}:,"]', re.DOTALL)
@@ -150,7 +151,13 @@ class Envelope:
                 raise self._error(
                     f"malformed JSON at {place}: {reason(error)}", "capture it again"
                 ) from error
-        return value if isinstance(value, dict) else {}
+        if not isinstance(value, dict):
+            return {}
+        deep = [key for key, part in value.items() if _depth(part) > MOST_DEEP]
+        for key in deep:  # what is nested so deep that writing or showing it fails, nobody wants to see
+            del value[key]
+            self.warnings.append(f"metadata {key[:40]!r}, nested over {MOST_DEEP} deep, was left out")
+        return value
 
     def _finish(self, rest: bytes) -> None:
         """Read what follows the closed list of events."""
@@ -296,6 +303,15 @@ def _locate_events(text: bytes, start: int) -> tuple[int, int] | None:
             elif expect_key:
                 key, expect_key = (m.start(), m.group()), False
     return None
+
+
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested in a value; without recursion."""
+    depth, level = 0, [value]
+    while level := [v for v in level if isinstance(v, list | dict)]:
+        depth += 1
+        level = [inner for v in level for inner in (v.values() if isinstance(v, dict) else v)]
+    return depth
 
 
 def _fault(text: bytes) -> msgspec.DecodeError | None:
