@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from hta_dsv4.classify.rules import load_rules
 from hta_dsv4.errors import HtaDsv4Error, RulesError, TraceError
 from hta_dsv4.run import load
 from hta_dsv4.trace.columns import whole_numbers
+from hta_dsv4.trace.container import open_trace
 from hta_dsv4.trace.reader import read_trace
 from hta_dsv4.trace.times import to_ns
 from tests.builders import KinetoTrace, baseline, pack
@@ -158,6 +160,21 @@ def test_a_comma_behind_the_list_is_counted_as_repaired(tmp_path):
     trace = read_trace(put(tmp_path / "x.json", text))
     assert total(trace) == WHOLE
     assert "1 commas before a closing bracket repaired" in trace.warnings
+
+
+@pytest.mark.parametrize("size", [1, 64, 1000, 1 << 20])
+@pytest.mark.parametrize("cut", [1, 9, 300, 1500])
+def test_all_that_a_cut_gzip_holds_comes_out(tmp_path, size, cut):
+    """A gzip cut anywhere, read in pieces of any size -> every byte that zlib gets out; up to 64 kB were lost."""
+    t = KinetoTrace()
+    for i in range(200):
+        t.eager(f"k{i * 7919 % 1009}", 2, at=10 * i)
+    data = gzip.compress(t.text().encode(), mtime=0)[:-cut]
+    stream = open_trace(put(tmp_path / "x.gz", data))
+    out = b"".join(iter(lambda: stream.read(size), b""))
+    stream.close()
+    assert out == zlib.decompressobj(wbits=31).decompress(data)
+    assert stream.cut is not None
 
 
 @pytest.mark.parametrize("place", ['"schemaVersion"', '"traceName"'])
@@ -322,6 +339,7 @@ _MEASURE = """
 import random, sys, tempfile
 from pathlib import Path
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.trace.container import open_trace
 from hta_dsv4.trace.reader import read_trace
 from tests.fuzz.mutate import TEXT, gz, seeds
 def kb(key):

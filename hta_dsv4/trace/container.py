@@ -156,16 +156,21 @@ class _GzipSource:
             if not self._pending:
                 self._pending = self._raw.read(PIECE)
                 if not self._pending:
-                    if self._member is not None:
-                        raise _Cut("the gzip stream has no end marker", b"".join(parts))
-                    self._done = True
-                    break
+                    if self._member is None:
+                        self._done = True
+                        break
+                    # The unpacker may have read all and still hold some 64 kB of what it unpacked.
+                    if data := self._unpack(b"", size - have, parts):
+                        parts.append(data)
+                        have += len(data)
+                        continue
+                    if self._member.eof:
+                        self._member = None
+                        continue
+                    raise _Cut("the gzip stream has no end marker", b"".join(parts))
             if self._member is None and not self._next_member():
                 continue
-            try:
-                data = self._member.decompress(self._pending, size - have)
-            except _ISAL_ERROR as error:
-                raise _Cut(f"the gzip data is corrupt ({error})", b"".join(parts), corrupt=True) from error
+            data = self._unpack(self._pending, size - have, parts)
             if self._member.eof:
                 self._pending, self._member = self._member.unused_data, None
             else:
@@ -174,6 +179,12 @@ class _GzipSource:
                 parts.append(data)
                 have += len(data)
         return b"".join(parts)
+
+    def _unpack(self, packed: bytes, size: int, before: list[bytes]) -> bytes:
+        try:
+            return cast(bytes, self._member.decompress(packed, size))
+        except _ISAL_ERROR as error:
+            raise _Cut(f"the gzip data is corrupt ({error})", b"".join(before), corrupt=True) from error
 
     def _next_member(self) -> bool:
         """Skip padding and start the next member; False when more input is wanted or there is no more."""

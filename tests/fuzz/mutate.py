@@ -434,7 +434,10 @@ def make(rng: Random) -> Input:
     text, how = seeds()[base], []
     for _ in range(rng.choice((0, 1, 1, 1, 1, 2, 3))):
         mutation = rng.choices([m for m, _ in TEXT], [w for _, w in TEXT])[0]
-        changed = mutation(text, rng)
+        try:
+            changed = mutation(text, rng)
+        except RecursionError:  # nested too deep for this one
+            continue
         if changed != text and changed:
             text = changed
             how.append(mutation.__name__)
