@@ -59,9 +59,15 @@ def cache(
         before = store.usage(folder)
         store.clear(folder)
         left = store.usage(folder)
-        print(f"removed {before.entries - left.entries} traces, {(before.bytes - left.bytes) / 1e6:.1f} MB")
+        gone = before.entries - left.entries
+        print(f"removed {_traces(gone)}, {(before.bytes - left.bytes) / 1e6:.1f} MB")
         if left.entries:
             raise HtaDsv4Error(f"{folder}: {left.entries} traces cannot be removed; check its permissions")
     else:
         now = store.usage(folder)
-        print(f"{folder}: {now.entries} traces, {now.bytes / 1e6:.1f} MB of {store.limit_bytes() / 1e9:g} GB")
+        limit = store.limit_bytes() / 1e9
+        print(f"{folder}: {_traces(now.entries)}, {now.bytes / 1e6:.1f} MB of {limit:g} GB")
+
+
+def _traces(n: int) -> str:
+    return f"{n} trace{'' if n == 1 else 's'}"

@@ -409,8 +409,8 @@ def test_the_command_says_where_and_clears(home, tmp_path):
     """One trace kept -> its folder, count and size; cleared, nothing; off, one line and exit code 2."""
     read_trace(put(tmp_path / "x.json", baseline().text()))
     assert cli("cache", "--where").stdout == f"{home}\n"
-    assert "1 traces" in cli("cache").stdout
-    assert cli("cache", "--clear").stdout.startswith("removed 1 traces")
+    assert "1 trace," in cli("cache").stdout
+    assert cli("cache", "--clear").stdout.startswith("removed 1 trace,")
     assert not entries(home)
     assert cli("cache", "--where", "--clear").returncode == 2
 
