@@ -56,6 +56,14 @@ def test_frontend_named_like_a_rank(tmp_path: Path) -> None:
     assert names(tmp_path) == ["run-TP-0.trace.json.gz", "run-TP-1.trace.json.gz"]
 
 
+def test_folder_of_runs_names_them(tmp_path: Path) -> None:
+    """No trace but folders in it -> each is a run, and the line names them."""
+    for name in ("before", "after"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(TraceError, match=r"name one of those in it \(after, before\)"):
+        read_traces(tmp_path)
+
+
 def test_folder_of_cpu_traces_stays_whole(tmp_path: Path) -> None:
     """No file has GPU activity -> none is left out for having none."""
     for rank in (0, 1):

@@ -205,5 +205,5 @@ def test_a_broken_rank_is_not_left_out(tmp_path):
 def test_a_folder_without_traces_is_an_error(tmp_path):
     """No trace in a folder -> an error that counts what is there."""
     (tmp_path / "a.txt").write_text("x")
-    with pytest.raises(TraceError, match="no trace among 1 files"):
+    with pytest.raises(TraceError, match="no trace among 1 file"):
         read_traces(tmp_path)

@@ -244,6 +244,16 @@ def rank_files(path: Path) -> list[tuple[str, Path, str | None]] | None:
     return None
 
 
+def _folders_in(path: Path) -> str:
+    """What to name instead of a folder that holds runs in folders of their own; empty where it holds none."""
+    try:
+        found = sorted(p.name for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
+    except OSError:
+        return ""
+    shown = ", ".join(found[:6]) + (", ..." if len(found) > 6 else "")
+    return f"a folder of ranks is one run, so name one of those in it ({shown})" if found else ""
+
+
 def is_no_trace(error: TraceError) -> bool:
     """Whether a file of a folder is something else than a trace, rather than a broken one."""
     return any(why in str(error) for why in ("not a trace", "empty file"))
@@ -262,7 +272,10 @@ def assemble_ranks(file: Path, traces: list[tuple[str, Trace]], skipped: Sequenc
         TraceError: no trace, or two files of one rank.
     """
     if not traces:
-        raise TraceError(f"{file}: holds no trace among {len(skipped)} files; give the folder of *.json(.gz)")
+        raise TraceError(
+            f"{file}: holds no trace among {len(skipped)} file{'s' * (len(skipped) != 1)}; "
+            + (_folders_in(file) or "give the folder of *.json(.gz)")
+        )
     notes: list[str] = []
     if len(traces) > 1:
         traces, notes = choose_ranks(traces)
