@@ -146,6 +146,11 @@ def test_once_the_first_finding_is_done_little_is_left():
     done = found("moe_tuned")
     assert all("fp4_moe" not in r.finding.title for r in done.ranked)
     assert all(r.share < 0.06 for r in done.ranked)
+    (attention,) = (r.finding for r in done.ranked if r.finding.title.startswith("attention"))
+    assert (
+        "attention of attention, 43 of its 86 launches:" in attention.title
+    )  # combines have a launch's floor
+    assert "640 valid tokens a request" in attention.because  # those of the 21 c4 layers: most of the floor
 
 
 def test_without_its_companion_a_graph_is_to_be_recorded_again():
