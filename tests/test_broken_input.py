@@ -211,6 +211,18 @@ def test_a_repair_stops_at_what_cannot_be_repaired(tmp_path):
             assert any("malformed cpu_op" in w for w in trace.warnings)
 
 
+def test_a_list_as_a_pid_is_no_label_of_a_rank(tmp_path):
+    """One CPU event of a merged file with a list as its pid -> the ranks of the labels, CPU side or not."""
+    t = KinetoTrace(rank=None)
+    for rank in (0, 1):
+        t.kernel("k", rank, 1, pid=f"[TP0{rank}] 0")
+    t.op("a", 1, 1, pid=[7, 1, 1])
+    for cpu in (True, False):
+        trace = read_trace(t.write(tmp_path / "x.json"), cpu=cpu)
+        assert trace.activities["rank"].tolist() == [0, 1]
+        assert trace.meta.rank_labels == {0: "TP00", 1: "TP01"}
+
+
 def test_an_odd_pid_does_not_make_missing_ones_text(tmp_path):
     """A list as a pid in a batch where another is missing -> that one still missing, whatever the chunk."""
     t = KinetoTrace()

@@ -8,7 +8,7 @@ from typing import Any
 
 from hta_dsv4.trace.model import Device, TraceMeta
 
-_LABEL = re.compile(r"^\[([^\]]+)\]\s*(.*)$")
+_LABEL = re.compile(r"^\[([A-Za-z][^][,'\"]*)\]\s*(.*)$")  # a letter first: a list as a pid is no label
 _OWN = {
     "deviceProperties",
     "distributedInfo",
