@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import hta_dsv4
 from hta_dsv4.trace.activities import DUR_NS, GRID_X, GRID_Z, KERNEL, KIND, NAME, SCOPE, START_NS
 from hta_dsv4.trace.manifest import FOLDER_MANIFEST, Manifest, read_folder_manifest
 from hta_dsv4.trace.reader import read_trace
@@ -212,3 +213,13 @@ def test_readme_states_the_manifests_times(folder: str) -> None:
         f"| {t.tokens_per_s:.1f} | {t.launches:,.0f} |"
     )
     assert any(line.startswith(row) for line in (TP2 / "README.md").read_text().splitlines()), row
+
+
+def test_results_are_short_at_the_prompt() -> None:
+    """Collectives and the cause of a change of two ranks' steps, shown by repr -> some kB, not every launch."""
+    before, after = (hta_dsv4.load(TP2 / f) for f in ("cuda_graph_c32_tp2", "cuda_graph_c32_tp2_straggler"))
+    assert "Straggler(rank=1, place=41" in repr(after.collectives())
+    assert len(repr(after.collectives())) < 5_000
+    found = hta_dsv4.why([before, after])
+    assert 1_000 < len(repr(found)) < 50_000
+    assert "rewrites" in repr(found.whole.alignment)

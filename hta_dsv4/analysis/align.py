@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from hta_dsv4.analysis.names import Match
@@ -82,9 +82,9 @@ class Alignment:
         reason: why there is no alignment, or ``""``.
     """
 
-    base: StepSequence
-    other: StepSequence
-    pairs: tuple[tuple[int, int], ...]
+    base: StepSequence = field(repr=False)
+    other: StepSequence = field(repr=False)
+    pairs: tuple[tuple[int, int], ...] = field(repr=False)
     rewrites: tuple[Rewrite, ...]
     by_layer: bool
     reason: str = ""

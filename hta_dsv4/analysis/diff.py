@@ -63,10 +63,10 @@ class Decomposition:
         notes: what makes the answer weaker than it looks.
     """
 
-    base: Profile
-    other: Profile
-    matches: tuple[Match, ...]
-    cells: pd.DataFrame
+    base: Profile = field(repr=False)
+    other: Profile = field(repr=False)
+    matches: tuple[Match, ...] = field(repr=False)
+    cells: pd.DataFrame = field(repr=False)
     by_origin: bool
     notes: tuple[str, ...] = field(default=())
 

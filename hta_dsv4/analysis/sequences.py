@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
@@ -30,11 +30,11 @@ class StepSequence:
         alike, steps: how many of the counted steps run it.
     """
 
-    names: tuple[str, ...]
-    grids: tuple[tuple[int, int, int], ...]
-    roles: tuple[str, ...]
-    layers: tuple[str | None, ...]
-    dur_ns: np.ndarray
+    names: tuple[str, ...] = field(repr=False)
+    grids: tuple[tuple[int, int, int], ...] = field(repr=False)
+    roles: tuple[str, ...] = field(repr=False)
+    layers: tuple[str | None, ...] = field(repr=False)
+    dur_ns: np.ndarray = field(repr=False)
     alike: int
     steps: int
 

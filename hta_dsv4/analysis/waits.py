@@ -13,7 +13,7 @@ to the nanosecond, from durations alone. Who came last, and by how much, is read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
@@ -57,15 +57,15 @@ class GroupWaits:
         hidden: more work of a rank that nobody, or not mainly, waited for.
     """
 
-    aligned: Aligned
+    aligned: Aligned = field(repr=False)
     clocks: tuple[ClockFit, ...]
-    dur: Ints
-    wait: Ints
-    transfer: Ints
-    arrival: Ints
-    lateness: Ints
-    layers: Layers
-    segments: Segments
+    dur: Ints = field(repr=False)
+    wait: Ints = field(repr=False)
+    transfer: Ints = field(repr=False)
+    arrival: Ints = field(repr=False)
+    lateness: Ints = field(repr=False)
+    layers: Layers = field(repr=False)
+    segments: Segments = field(repr=False)
     stragglers: tuple[Straggler, ...]
     hidden: tuple[Straggler, ...] = ()
 

@@ -7,7 +7,7 @@ This is where the single answers meet: :mod:`diff` (what the change is made of),
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import pandas as pd
@@ -48,15 +48,15 @@ class Why:
     by: tuple[str, ...]
     rows: pd.DataFrame
     row_changes: tuple[Change, ...]
-    kernels: pd.DataFrame
-    kernel_changes: tuple[Change, ...]
+    kernels: pd.DataFrame = field(repr=False)
+    kernel_changes: tuple[Change, ...] = field(repr=False)
     sum_change: Change
     wall_change: Change
     base_wall: Estimate
     other_wall: Estimate
     base_idle: Idle
     other_idle: Idle
-    alignment: Alignment
+    alignment: Alignment = field(repr=False)
     notes: tuple[str, ...]
 
 
