@@ -71,7 +71,8 @@ def why(
         first = profile(run.label, run.counted, step_times(run.counted))
         repeats = tuple(r.counted for r in again.get(run.label, ()) if r.counted.steps)
         ranks = (
-            f"{run.label}: rank {run.counted.rank}, the median of {len(run.ranks)}, stands for the variant"
+            f"{run.label}: rank {run.counted.rank}, the median of {len(run.ranks)}, stands for the variant; what the "
+            "others do, and who waits for whom: hta-dsv4 ranks"
         )
         variants.append(Captured(first, repeats, (ranks,) if len(run.ranks) > 1 else ()))
     return explain(variants, keys)
