@@ -170,6 +170,7 @@ def test_without_its_companion_a_graph_is_to_be_recorded_again():
         ("split_k", "indexer_triton", "static_maximum", ""),
         ("split_k", "split_k_8k", "static_maximum", ""),
         ("indexer_triton", "mhc_fused", "glue_chains", "mhc_pre"),
+        ("cuda_graph", "moe_tuned", "floor_headroom", "fp4_moe"),
     ],
 )
 def test_what_a_finding_promised_was_saved(before, after, rule, part):
