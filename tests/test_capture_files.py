@@ -29,6 +29,7 @@ from hta_dsv4.errors import HtaDsv4Error  # noqa: E402
 from hta_dsv4.trace.manifest import (  # noqa: E402
     Manifest,
     Timing,
+    manifest_entry,
     manifest_for,
     manifest_path,
     read_folder_manifest,
@@ -245,3 +246,36 @@ def test_broken_manifest(tmp_path: Path, text: str, message: str) -> None:
         read_folder_manifest(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "timing = 3", "device = 'H200'", "switches = [1]", "versions = nan", "config = [1]", "concurrency = '32'",
+        "timing = {unprofiled_step_ms = -1}", "timing = {unprofiled_step_ms = nan}", "timing = {activity_ms = inf}",
+        "timing = {launches = true}", "x = " + "9" * 5000, "x = " + "[" * 5000,
+    ],
+)  # fmt: skip
+def test_half_a_manifest_is_typed(tmp_path: Path, text: str) -> None:
+    """A manifest of few fields, one of another type -> one line with file and field, not an odd failure later."""
+    trace = tmp_path / "a.trace.json.gz"
+    path = manifest_path(trace)
+    path.write_text(f"trace = '{trace.name}'\n{text}\n")
+    with pytest.raises(HtaDsv4Error, match="correct it or take it away") as caught:
+        manifest_entry(trace)
+    assert str(caught.value).startswith(str(path))
+    assert text.partition(" ")[0] in str(caught.value) or "not TOML" in str(caught.value)
+
+
+def test_half_a_manifest_is_heard(tmp_path: Path) -> None:
+    """Some fields, one that is not ours, a time that is NaN -> what is said; the NaN left out. No file's name: none."""
+    trace = tmp_path / "a.trace.json.gz"
+    path = manifest_path(trace)
+    timing = "timing = {unprofiled_step_ms = 2.0, profiled_step_ms = nan}"
+    path.write_text(f"trace = '{trace.name}'\nmine = [1, {{a = 2}}]\n{timing}\n")
+    assert manifest_entry(trace)[0] == {
+        "trace": trace.name, "mine": [1, {"a": 2}], "timing": {"unprofiled_step_ms": 2.0},
+    }  # fmt: skip
+    for name in ("", "a/b", ".", "a\\u0000"):
+        path.write_text(f'trace = "{name}"\nconcurrency = 4\n')
+        manifest_entry(trace)

@@ -15,6 +15,7 @@ from hta_dsv4.analysis.excess import CAPTURES, EXACT, FEW_STEPS, NONE, STEPS, Co
 from hta_dsv4.analysis.gate import FAIL, INCONCLUSIVE, PASS, gate
 from hta_dsv4.analysis.gate_causes import with_causes
 from hta_dsv4.analysis.step_series import Capture, reduce_capture
+from hta_dsv4.errors import HtaDsv4Error
 from tests.variants import part_of, variant
 
 TRIALS = 400
@@ -247,3 +248,13 @@ def test_pattern_of_many_stars_ends():
     ):  # fmt: skip
         assert Budget("kernel", pattern, {}).matches(name) is fits, pattern
     assert not Budget("kernel", "*a" * 30 + "x", {}).matches("a" * 5000)
+
+
+@pytest.mark.parametrize("text", ["x = " + "9" * 5000, "x = " + "[" * 20_000, "[a." * 5000])
+def test_budgets_that_no_parser_likes(tmp_path: Path, text: str):
+    """A number of 5,000 digits, brackets in brackets -> one line naming the file."""
+    path = tmp_path / "b.toml"
+    path.write_text(text)
+    with pytest.raises(HtaDsv4Error, match="not TOML") as caught:
+        read_budgets(path)
+    assert str(caught.value).startswith(str(path))

@@ -64,7 +64,7 @@ def read_budgets(path: Path) -> Budgets:
         raise HtaDsv4Error(f"{path}: cannot be read ({said}); give the budget file with --budget") from error
     try:
         data = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError of its own
         raise HtaDsv4Error(f"{path}: not TOML: {error}; see docs/gate.md for the form") from error
     return _Reader(str(path), text).budgets(data)
 
@@ -235,7 +235,7 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
         try:
             # only the key matters; the value may go on in the next line
             found = tomllib.loads(line if head else line.partition("=")[0] + "= 0")
-        except (tomllib.TOMLDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             continue
         keys = _only_path(found)
         path = keys if head else (*table, *keys)

@@ -271,7 +271,7 @@ def load_origins(path: Path | None = None) -> OriginRules:
         raise RulesError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:
         raise RulesError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits and 5,000 brackets too
         raise RulesError(f"{path}: not valid TOML: {error}; correct it there") from None
     unknown = set(document) - {"rule", "kernel_roles", "kernel_name"}
     if unknown:

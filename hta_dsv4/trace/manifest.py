@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from hta_dsv4.errors import HtaDsv4Error
 
@@ -25,6 +25,7 @@ else:
 
 TRACE_SUFFIX = ".trace.json.gz"
 FOLDER_MANIFEST = "manifest.toml"
+_MOST = 1e12  # milliseconds, tokens, launches: beyond are typing errors
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -270,7 +271,7 @@ def manifest_entry(trace: Path) -> tuple[dict[str, Any] | None, Path]:
         The entry, ``None`` where no manifest speaks of the trace; and the manifest's path.
 
     Raises:
-        HtaDsv4Error: a manifest that is not TOML.
+        HtaDsv4Error: a manifest that is not TOML, or holds another type in a field that it knows.
     """
     own, folder = manifest_path(trace), trace.with_name(FOLDER_MANIFEST)
     for place in (own, folder):
@@ -278,11 +279,17 @@ def manifest_entry(trace: Path) -> tuple[dict[str, Any] | None, Path]:
             if not isinstance(entry, dict):
                 continue
             named = entry.get("trace")
-            if named == trace.name:
-                return entry, place
-            if place == own and isinstance(named, str) and not trace.with_name(named).is_file():
-                return entry, place
+            if named == trace.name or (place == own and isinstance(named, str) and not _stands(trace, named)):
+                return _checked(place, entry, trace.name), place
     return None, folder
+
+
+def _stands(trace: Path, named: str) -> bool:
+    """Whether there is a file of that name beside a trace; what is no file's name is none."""
+    try:
+        return trace.with_name(named).is_file()
+    except ValueError:
+        return False
 
 
 def _entries(path: Path) -> list[Any]:
@@ -290,7 +297,10 @@ def _entries(path: Path) -> list[Any]:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HtaDsv4Error(f"{path}: cannot read ({error.strerror or error})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # of TOML, of UTF-8, a number of 5,000 digits, 5,000 brackets
         raise HtaDsv4Error(f"{path}: not TOML: {error}; correct it or take it away") from error
     entries = data.get("trace")
     if isinstance(entries, str):
@@ -303,6 +313,41 @@ def _manifest(path: Path, entry: object, place: object) -> Manifest:
 
     name = entry.get("trace", place) if isinstance(entry, Mapping) else place
     try:
-        return msgspec.convert(entry, Manifest)
+        manifest = msgspec.convert(entry, Manifest)
     except msgspec.ValidationError as error:
         raise HtaDsv4Error(f"{path}: entry {name}: incomplete or misspelt ({error})") from error
+    assert isinstance(entry, dict)
+    _checked(path, entry, name)
+    return manifest
+
+
+def _checked(path: Path, entry: dict[str, Any], name: object) -> dict[str, Any]:
+    """An entry whose known fields hold what they should, however few they are; times that are NaN left out.
+
+    Raises:
+        HtaDsv4Error: another type, or a time, count or rate that is none.
+    """
+    import msgspec
+
+    types: dict[str, Any] = {**get_type_hints(Manifest), "timing": dict[str, Any]}
+    where = f"{path}: entry {name}"
+    for key in types.keys() & entry.keys():
+        try:
+            msgspec.convert(entry[key], types[key])
+        except msgspec.ValidationError as error:
+            raise HtaDsv4Error(f"{where}: {key}: {error}; correct it or take it away") from error
+    timing = {
+        k: v for k, v in entry.get("timing", {}).items() if not (isinstance(v, float) and math.isnan(v))
+    }
+    for key in (f.name for f in fields(Timing) if f.name in entry.get("timing", {})):
+        value = timing.get(key)
+        if value is None and key != "unprofiled_step_ms":
+            continue
+        least = -1.0 if key == "profiler_overhead" else 0.0
+        good = isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= _MOST
+        if not good or (value == 0 and key == "unprofiled_step_ms"):
+            raise HtaDsv4Error(
+                f"{where}: timing.{key} {entry['timing'][key]!r} is none that a step can have; correct it or take it "
+                "away"
+            )
+    return {**entry, "timing": timing} if timing else {k: v for k, v in entry.items() if k != "timing"}
