@@ -5,6 +5,8 @@ No proxy or credential is taken from the environment, no redirect is followed, a
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -15,6 +17,7 @@ from hta_dsv4.errors import HtaDsv4Error
 
 CONNECT_S = 10.0
 READ_S = 120.0
+_GRACE_S = 10.0  # for a whole answer, beyond its longest silence
 _LONGEST_BODY = 16 << 20  # bytes of an answer that is read; /metrics of a large server is about 1 MB
 _SHOWN = 300  # characters of a server's own message that are passed on
 
@@ -97,7 +100,8 @@ def open_client(url: ServerUrl, read_timeout_s: float = READ_S) -> httpx.AsyncCl
         url: the server.
         read_timeout_s: longest silence of an answer, seconds.
     """
-    headers = {"user-agent": "hta-dsv4"}
+    # what is not packed cannot swell: a kilobyte of gzip may hold a gigabyte
+    headers = {"user-agent": "hta-dsv4", "accept-encoding": "identity"}
     if url.key is not None:
         headers["authorization"] = f"Bearer {url.key}"
     return httpx.AsyncClient(
@@ -125,29 +129,69 @@ async def ask(
         method: ``GET`` or ``POST``.
         path: e.g. ``/v1/models``.
         body: sent as JSON where not ``None``.
-        timeout_s: longest silence, seconds.
+        timeout_s: longest time for the whole answer, seconds.
 
     Raises:
-        ServerError: unreachable, silent for too long, connection lost, a redirect, or an answer without end.
+        ServerError: unreachable, silent or dripping for too long, connection lost, a redirect, a packed answer, or one
+            without end.
     """
     # vLLM refuses JSON that is not declared as such.
     headers = {} if body is None else {"content-type": "application/json"}
     content = None if body is None else msgspec.json.encode(body)
     timeout = httpx.Timeout(timeout_s, connect=CONNECT_S, pool=None)
     try:
-        async with client.stream(method, path, content=content, headers=headers, timeout=timeout) as response:
-            read = bytearray()
-            async for part in response.aiter_bytes():
-                read += part
-                if len(read) > _LONGEST_BODY:
-                    raise ServerError(
-                        f"{shown(client, path)}: the answer does not end; is this the server meant?"
-                    )
+        request = client.stream(method, path, content=content, headers=headers, timeout=timeout)
+        response, read = await asyncio.wait_for(_whole(client, path, request), timeout_s + _GRACE_S)
     except httpx.HTTPError as error:
         raise ServerError(why(client, path, error)) from error
+    except asyncio.TimeoutError:
+        raise ServerError(
+            f"{shown(client, path)}: the answer is not over after {timeout_s:.0f} s; look at the server's log"
+        ) from None
     refuse_redirect(client, path, response)
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return Answer(response.status_code, bytes(read), kind)
+    return Answer(response.status_code, read, kind)
+
+
+async def _whole(
+    client: httpx.AsyncClient, path: str, request: AbstractAsyncContextManager[httpx.Response]
+) -> tuple[httpx.Response, bytes]:
+    async with request as response:
+        return response, await read_body(client, path, response)
+
+
+async def read_body(client: httpx.AsyncClient, path: str, response: httpx.Response) -> bytes:
+    """An open answer's body.
+
+    Args:
+        client: of the server.
+        path: that was asked for.
+        response: a stream, not read yet.
+
+    Raises:
+        ServerError: packed, or without end.
+    """
+    refuse_packed(client, path, response)
+    read = bytearray()
+    async for part in response.aiter_raw():
+        read += part
+        if len(read) > _LONGEST_BODY:
+            raise ServerError(f"{shown(client, path)}: the answer does not end; is this the server meant?")
+    return bytes(read)
+
+
+def refuse_packed(client: httpx.AsyncClient, path: str, response: httpx.Response) -> None:
+    """Refuse an answer that is packed though none was asked to be.
+
+    Raises:
+        ServerError: it is.
+    """
+    packed = response.headers.get("content-encoding", "identity")[:_SHOWN]
+    if packed.strip().lower() not in ("", "identity"):
+        raise ServerError(
+            f"{shown(client, path)}: the answer is packed ({packed}), which was not asked for; give the server's own "
+            "address, not that of something in front of it"
+        )
 
 
 def refuse_redirect(client: httpx.AsyncClient, path: str, response: httpx.Response) -> None:

@@ -54,13 +54,16 @@ async def detect(client: httpx.AsyncClient, wanted: str = AUTO) -> Served:
     listing = answer.json()
     models = listing.get("data") if isinstance(listing, dict) else None
     if answer.status != 200 or not isinstance(models, list):
+        said = f" ({answer.message})" if answer.status >= 400 and answer.message else ""
         raise ServerError(
-            f"{at}: answered {answer.status} and no list of models; --server wants an OpenAI-compatible server"
+            f"{at}: answered {answer.status}{said} and no list of models; --server wants an OpenAI-compatible server"
         )
     if not models or not isinstance(models[0], dict) or not isinstance(models[0].get("id"), str):
         raise ServerError(f"{at}: the server serves no model; start it with one")
     first = models[0]
     length = first.get("max_model_len")
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+        length = None  # not said, or nothing that is a length
     owner = str(first.get("owned_by", "")).lower()
     version = await _version(client)
     engine = next((e for e in ENGINES if e in owner), None)
@@ -84,7 +87,7 @@ async def detect(client: httpx.AsyncClient, wanted: str = AUTO) -> Served:
             wanted,
             f"/v1/models says {owner or 'nothing'} of its owner; taken for {wanted} as named",
         )
-    return Served(engine, first["id"], version, length if isinstance(length, int) else None, note)
+    return Served(engine, first["id"], version, length, note)
 
 
 async def _version(client: httpx.AsyncClient) -> str | None:

@@ -12,7 +12,16 @@ import httpx
 import msgspec
 
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.serving.client import READ_S, ServerError, message_of, refuse_redirect, shown, why
+from hta_dsv4.serving.client import (
+    READ_S,
+    ServerError,
+    message_of,
+    read_body,
+    refuse_packed,
+    refuse_redirect,
+    shown,
+    why,
+)
 from hta_dsv4.serving.sse import Stream
 from hta_dsv4.serving.timing import CANCELLED, Load, LoadResult, RequestTiming
 
@@ -20,6 +29,8 @@ COMPLETIONS = "/v1/completions"
 # In every vocabulary, and beyond the control tokens that stand first in most.
 _LOWEST_ID, _HIGHEST_ID = 100, 999
 _LOOK_S = 0.01  # how often progress is looked at
+_ERROR_S = 10.0  # for the body of an error, which is only told
+_TOO_MANY = 4  # times the tokens asked for: chunks are no more than tokens, but for a few without text
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,16 +242,28 @@ class RunningLoad:
             at = shown(self._client, COMPLETIONS)
             refuse_redirect(self._client, COMPLETIONS, response)
             if response.status_code != 200:
-                said = message_of(await response.aread())
+                said = message_of(await self._error_body(response))
                 raise ServerError(f"{at}: answered {response.status_code}" + (f": {said}" if said else ""))
-            stream = Stream()
-            async for data in response.aiter_bytes():
+            refuse_packed(self._client, COMPLETIONS, response)
+            stream, heard_ns = Stream(), time.monotonic_ns()
+            async for data in response.aiter_raw():
                 now = time.monotonic_ns()
+                if now - heard_ns > self._target.read_timeout_s * 1e9:
+                    raise ServerError(
+                        f"{at}: sent no output for {self._target.read_timeout_s:.0f} s, though the stream goes on; "
+                        "look at the server's log"
+                    )
                 for chunk, raw in stream.feed(data):
                     if bytes(chunk.error) not in (b"", b"null"):
                         raise ServerError(f"{at}: failed midway: {message_of(raw)}")
                     tokens = chunk.usage.completion_tokens if chunk.usage else None
                     if chunk.choices:
+                        heard_ns = now
+                        if max(len(record.chunk_ns), tokens or 0) > _TOO_MANY * self.load.output_tokens + 100:
+                            raise ServerError(
+                                f"{at}: sends more than {_TOO_MANY} times the {self.load.output_tokens} tokens asked "
+                                "for (max_tokens unheeded?)"
+                            )
                         record.chunk_ns.append(now)
                         record.chunk_tokens.append(tokens)
                         record.finish_reason = chunk.choices[0].finish_reason or record.finish_reason
@@ -253,6 +276,14 @@ class RunningLoad:
                         record.prompt_tokens = chunk.usage.prompt_tokens
             if not stream.done and record.finish_reason is None:
                 raise ServerError(f"{at}: the stream ended midway, after {len(record.chunk_ns)} chunks")
+
+    async def _error_body(self, response: httpx.Response) -> bytes:
+        """What an error says, or nothing where it does not come to its end."""
+        try:
+            body = read_body(self._client, COMPLETIONS, response)
+            return await asyncio.wait_for(body, _ERROR_S)
+        except (ServerError, asyncio.TimeoutError):
+            return b""
 
     def _body(self, index: int) -> bytes:
         ids = prompt_ids(self.load, index)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import msgspec
 
 from hta_dsv4.errors import HtaDsv4Error
 
 _LONGEST_LINE = 4 << 20  # bytes; a chunk is a few hundred
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
 class Usage(msgspec.Struct, frozen=True):
     """Tokens as the server counts them."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: _Count | None = None
+    completion_tokens: _Count | None = None
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -74,8 +74,8 @@ def run_server_sweep(options: ServerSweep, say: Say | None = None) -> Sweep:
 
     Raises:
         HtaDsv4Error: an option is wrong, the server cannot be reached or refuses every request.
-        SweepStoppedError: Ctrl-C, or the server went away; carries the repeats made until then. No request is left
-            running.
+        SweepStoppedError: Ctrl-C, it went away, or every request failed; carries the repeats made until then.
+            No request is left running.
     """
     url = ServerUrl.parse(options.url, options.key)
     if options.output_tokens < LEAST_STEPS + 1:
@@ -107,6 +107,9 @@ def run_server_sweep(options: ServerSweep, say: Say | None = None) -> Sweep:
         planned = len(options.concurrency) * options.repeats
         notes.append(f"stopped after {len(repeats)} of {planned} measurements: {str(error) or 'interrupted'}")
         raise SweepStoppedError(so_far(), error) from error
+    if all(r.failures and not r.requests for r in repeats):
+        first = repeats[0].failures[0]
+        raise SweepStoppedError(so_far(), ServerError(f"every request of every measurement failed: {first}"))
     return so_far()
 
 
