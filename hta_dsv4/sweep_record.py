@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -29,20 +31,24 @@ _OURS = re.compile(rb'"command"\s*:\s*"sweep"')
 _COLUMNS = ("variant", "concurrency", "tokens_per_s")
 
 
+# A time or a count of what has been; the largest are centuries.
+_Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
+
 class _Request(msgspec.Struct):
-    tokens: int
-    ttft_ns: int | None = None
-    tpot_ns: int | None = None
+    tokens: _Count
+    ttft_ns: _Count | None = None
+    tpot_ns: _Count | None = None
 
 
 class _Repeat(msgspec.Struct):
     concurrency: int
-    repeat: int
-    window_ns: int
+    repeat: _Count
+    window_ns: _Count
     tokens_per_s: float | None = None
     requests: list[_Request] = []  # msgspec copies it
     failures: list[str] = []
-    step_ns: list[int] = []
+    step_ns: list[_Count] = []
     unusable: str | None = None
 
 
@@ -154,8 +160,15 @@ def _record(path: Path, body: bytes) -> list[Sweep]:
             )
             for r in v.repeats
         )  # fmt: skip
+        seen: set[tuple[int, int]] = set()
         for r in repeats:
             _check(f"{path}: {v.label}", r.concurrency, r.tokens_per_s)
+            if (r.concurrency, r.repeat) in seen:
+                raise HtaDsv4Error(
+                    f"{path}: {v.label}: C={r.concurrency}, repeat {r.repeat} stands in it twice; take "
+                    "out one"
+                )
+            seen.add((r.concurrency, r.repeat))
         found.append(Sweep(v.label, v.source, repeats, v.made_at or "", v.about, tuple(v.recorded_notes)))
     return found
 
@@ -170,6 +183,7 @@ def _check(where: str, concurrency: int, tokens_per_s: float | None) -> None:
 def _table(path: Path) -> list[Sweep]:
     """Figures from elsewhere, one line a measurement."""
     repeats: dict[str, list[Repeat]] = {}
+    counted: Counter[tuple[str, int]] = Counter()
     try:
         with path.open(encoding="utf-8-sig", newline="") as f:
             lines = csv.DictReader(f)
@@ -184,7 +198,8 @@ def _table(path: Path) -> list[Sweep]:
                 there = repeats.setdefault(label, [])
                 concurrency, rate = _numbers(where, line["concurrency"], line["tokens_per_s"])
                 _check(where, concurrency, rate)
-                number = 1 + sum(r.concurrency == concurrency for r in there)
+                counted[label, concurrency] += 1
+                number = counted[label, concurrency]
                 said = "" if rate is not None else "the table gives no throughput"
                 there.append(Repeat(concurrency, number, 0, rate, unusable=said))
     except OSError as error:

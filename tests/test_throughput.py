@@ -557,3 +557,40 @@ def test_a_sweep_that_stops_keeps_what_is_whole(tmp_path: Path, monkeypatch: pyt
         assert done.returncode == code
         assert "stopped after 5 of 9" in done.stdout
         assert len(json.loads(record.read_text())["variants"][0]["repeats"]) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"window_ns": -1}, "window_ns"),
+        ({"repeat": -1}, "repeat"),
+        ({"step_ns": [-5]}, "step_ns"),
+        ({"requests": [{"tokens": -3}]}, "tokens"),
+        ({"requests": [{"tokens": 3, "ttft_ns": -1}]}, "ttft_ns"),
+        ({"requests": [{"tokens": 3, "tpot_ns": 1 << 63}]}, "tpot_ns"),
+        ({"concurrency": 4}, "C=4, repeat 1 stands in it twice"),
+    ],
+)
+def test_times_that_cannot_be(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    """Negative times and counts, one measurement twice -> one line naming what, as no figure can stand on them."""
+    path = tmp_path / "r.json"
+    repeats = [{"concurrency": c, "repeat": 1, "window_ns": 9, "tokens_per_s": 50.0 * c} for c in (1, 4)]
+    record = {
+        "schema": 1,
+        "command": "sweep",
+        "variants": [{"label": "x", "source": "server", "repeats": repeats}],
+    }
+    path.write_text(json.dumps(record))
+    assert len(read_sweeps([str(path)])[0].repeats) == 2
+    repeats[0] |= change
+    path.write_text(json.dumps(record))
+    with pytest.raises(HtaDsv4Error, match=f"^{path}: .*{said}"):
+        read_sweeps([str(path)])
+
+
+def test_table_of_many_repeats_is_read_in_time(tmp_path: Path) -> None:
+    """20,000 lines of one variant -> each a repeat with its number, without looking through the others for it."""
+    path = tmp_path / "t.csv"
+    path.write_text("variant,concurrency,tokens_per_s\n" + "a,1,10\na,2,20\n" * 10_000)
+    (one,) = read_sweeps([str(path)])
+    assert [(r.concurrency, r.repeat) for r in one.repeats[-2:]] == [(1, 10_000), (2, 10_000)]

@@ -197,10 +197,10 @@ def throughput(sweep: Sweep) -> Throughput:
     """
     if not sweep.repeats:
         raise HtaDsv4Error(f"{sweep.label}: a sweep without a single measurement")
-    levels = tuple(
-        _level(c, [r for r in sweep.repeats if r.concurrency == c])
-        for c in sorted({r.concurrency for r in sweep.repeats})
-    )
+    repeats: dict[int, list[Repeat]] = {}
+    for r in sweep.repeats:
+        repeats.setdefault(r.concurrency, []).append(r)
+    levels = tuple(_level(c, repeats[c]) for c in sorted(repeats))
     counted = [(r.concurrency, t) for r in sweep.repeats if (t := r.mean_step_ns) is not None]
     values = {c for c, _ in counted}
     line, reason = None, ""
