@@ -199,7 +199,7 @@ def test_nothing_is_left_running_or_open(tmp_path):
 
 
 def test_how_many_processes(tmp_path, monkeypatch):
-    """A small file, a large one, a wish, the environment -> one, the cores, the wish, what it says."""
+    """A small file, a large one, a wish, the environment -> one, the idle cores, the wish, what it says."""
     small, large, packed = (tmp_path / n for n in ("small.json", "large.json", "large.gz"))
     small.write_text("{}")
     for path, first, size in ((large, b"{", 200 << 20), (packed, b"\x1f\x8b", 20 << 20)):
@@ -207,7 +207,11 @@ def test_how_many_processes(tmp_path, monkeypatch):
             file.write(first)
             file.truncate(size)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.3, 9, 9))
     assert [ahead.processes(p) for p in (small, large, packed, tmp_path / "none")] == [1, 3, 3, 1]
     assert ahead.processes(small, 5) == 5
+    monkeypatch.setattr(os, "getloadavg", lambda: (7.5, 0, 0))
+    assert ahead.processes(large) == 1
+    monkeypatch.setattr(os, "getloadavg", lambda: (0, 0, 0))
     monkeypatch.setenv(ahead.VARIABLE, "1")
     assert ahead.processes(large) == 1

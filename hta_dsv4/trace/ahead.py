@@ -36,9 +36,9 @@ from hta_dsv4.trace.container import open_trace
 from hta_dsv4.trace.framing import Framing, Piece
 
 VARIABLE = "HTA_DSV4_PROCESSES"
-"""Environment variable: how many processes read one trace at most; 1 for no others. By default 4, or the cores."""
+"""Environment variable: how many processes read one trace; 1 for no others. By default as many as cores are idle."""
 MIN_JSON_BYTES = 192 << 20
-"""A second process takes a fifth of a second to start, and gains half a second on this much."""
+"""JSON below this is read in about a second, of which starting processes would take a fifth."""
 _MOST = 4
 _PACKED = 10  # traces pack 10 to 40 times smaller
 _AHEAD = 6  # pieces per process that may be under way
@@ -59,7 +59,8 @@ def processes(path: Path, wanted: int | None = None) -> int:
 
     Args:
         path: the file.
-        wanted: how many the caller wants; by default as many as there are cores, and as ``HTA_DSV4_PROCESSES`` says.
+        wanted: how many the caller wants; by default what ``HTA_DSV4_PROCESSES`` says, else one for each idle core,
+            four at most: where cores are busy, several processes take more of them and gain nothing.
     """
     with suppress(ValueError):
         wanted = int(os.environ.get(VARIABLE, "")) if wanted is None else wanted
@@ -73,7 +74,10 @@ def processes(path: Path, wanted: int | None = None) -> int:
         size = path.stat().st_size * (1 if plain else _PACKED)
     except (OSError, ValueError):
         return 1
-    return min(_MOST, len(os.sched_getaffinity(0))) if path.is_file() and size >= MIN_JSON_BYTES else 1
+    if size < MIN_JSON_BYTES or not path.is_file():
+        return 1
+    idle = len(os.sched_getaffinity(0)) - os.getloadavg()[0]
+    return max(1, min(_MOST, round(idle)))
 
 
 def read_ahead(framing: Framing, pending: bytes, collector: Collector, number: int) -> bytes:
