@@ -48,8 +48,8 @@ def gate(
         HtaDsv4Error: no candidate, a budget that needs a baseline where there is none, a budget that matches nothing,
             no GPU activity, or a broken manifest.
     """
-    old, old_profile = _reduced(base)
-    new, new_profile = _reduced(candidate)
+    old, old_profile, _ = _reduced(base)
+    new, new_profile, unseen = _reduced(candidate)
     if not new:
         raise HtaDsv4Error("gate: no capture of the candidate; name a trace")
     comparable = comparability(
@@ -62,6 +62,8 @@ def gate(
     found = judge(budgets, old, new, comparable)
     if old_profile and new_profile:
         found = with_causes(found, old_profile, new_profile)
+    if unseen:
+        found = replace(found, notes=(*found.notes, *unseen))
     if labels:
         found = replace(found, base_label=labels[0] if old else None, candidate_label=labels[1])
     return found
@@ -123,15 +125,33 @@ def reduced(run: Run) -> Capture:
     return reduce_capture(run.counted, step_times(run.counted), conditions_of(run))
 
 
-def _reduced(runs: Iterable[Run]) -> tuple[list[Capture], Profile | None]:
-    """All captures, and the profile of the first, for the causes."""
+def _reduced(runs: Iterable[Run]) -> tuple[list[Capture], Profile | None, list[str]]:
+    """All captures, the profile of the first, for the causes, and what of their ranks is not judged."""
     out: list[Capture] = []
     first: Profile | None = None
+    unseen: list[str] = []
     for run in runs:
         out.append(reduced(run))
+        unseen += _ranks_unseen(run)
         if len(out) == 1 and run.counted.steps:
             first = profile(run.label, run.counted, step_times(run.counted))
-    return out, first
+    return out, first, unseen
+
+
+def _ranks_unseen(run: Run) -> list[str]:
+    """One rank stands for a variant; where another has more work, the budgets were not held against that one."""
+    if len(run.ranks) < 2 or not run.counted.steps:
+        return []
+    table = run.ranks_table("bucket")
+    judged, most = run.counted.rank, table.slowest
+    more = table.work_ns[most] / table.work_ns[judged] - 1 if table.work_ns.get(judged) else 0.0
+    said = f"{run.label}: rank {judged}, the median of {len(run.ranks)}, is judged"
+    if most == judged or more < 0.001:
+        return [said]
+    return [
+        f"{said}; rank {most} has {100 * more:.1f} % more work than it and is not: "
+        f"hta-dsv4 ranks shows of what, and who waits for it"
+    ]
 
 
 def _say(facts: dict[str, Fact], name: str, value: object) -> None:
