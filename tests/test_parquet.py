@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import shutil
+from pathlib import Path
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -18,6 +19,7 @@ from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.parquet import parquet_bytes
 from tests.conftest import CASES
 
+DATA = Path(__file__).parent / "data"
 PROBE = str(shipped.traces()["h200_probe"])
 A, B = (f"{x}={CASES / f'34-diff-{x}.json'}" for x in "ab")
 
@@ -33,6 +35,9 @@ COMMANDS = {
     "roofline": [PROBE],
     "whatif": [PROBE, "--remove", "kernel:elementwise"],
     "findings": [PROBE],
+    "ranks": ["cuda_graph_c32_tp2"],
+    "gate": [A, "--baseline", B, "--budget", DATA / "step_budget.toml"],
+    "sweep": ["--from", DATA / "sweeps" / "campaign.csv"],
 }
 
 
