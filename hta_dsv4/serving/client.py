@@ -87,7 +87,8 @@ class ServerUrl:
             raise HtaDsv4Error(f"--server {text}: not the address of an HTTP server; {remedy}")
         if parts.query or parts.fragment:
             raise HtaDsv4Error(f"--server {text}: has a query or a fragment; {remedy}")
-        if key is not None and not (key.isascii() and key.isprintable() and key.strip()):
+        key = None if key is None else key.strip()  # of a file it brings its line's end along
+        if key is not None and not (key.isascii() and key.isprintable() and key):
             raise HtaDsv4Error("the API key is empty or holds characters that no HTTP header can carry")
         path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
         return cls(f"{parts.scheme}://{parts.netloc}{path}", key)
@@ -213,6 +214,8 @@ def why(client: httpx.AsyncClient, path: str, error: httpx.HTTPError) -> str:
     if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
         said = " ".join(str(error).split()) or "no answer"
         return f"{at}: cannot reach the server ({said}); is it running, and is --server right?"
+    if isinstance(error, httpx.LocalProtocolError):  # its words repeat a header, and the key may be in it
+        return f"{at}: the request cannot be sent; look at --server and the key"
     if isinstance(error, httpx.TimeoutException):
         return f"{at}: the server was silent for too long; look at its log"
     said = " ".join(str(error).split()) or type(error).__name__

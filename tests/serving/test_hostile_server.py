@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import httpx
 import pytest
 
 from hta_dsv4.serving import client, running
@@ -49,6 +50,7 @@ class Server:
     def __init__(self, answers: dict[str, Talk]) -> None:
         self.answers = {"/v1/models": whole(MODELS)} | answers
         self.open = 0
+        self.heard: list[bytes] = []
         self.counting = threading.Lock()
         self.listening = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, daemon=True).start()
@@ -67,6 +69,7 @@ class Server:
             self.open += 1
         with suppress(OSError, IndexError), s:
             asked = s.recv(1 << 16)
+            self.heard.append(asked)
             path = asked.split(b" ")[1].decode()
             if path == "/v1/completions":
                 while not asked.endswith(b"}"):
@@ -153,3 +156,20 @@ def test_streams_are_nonsense(
     assert json.loads(done.stdout)["variants"][0]["repeats"][0]["tokens_per_s"] is None
     (back,) = read_sweeps([str(out)])
     assert said in back.repeats[0].failures[0]
+
+
+@pytest.mark.parametrize("key", [" sk-secret ", "sk-secret\n", "\tsk-secret"])
+def test_key_with_blanks_around_it(key: str) -> None:
+    """A key read from a file, with its line's end -> sent without it, and printed nowhere."""
+    with serving({"/v1/models": whole(b"", 401)}) as server:
+        done = sweep(server, "--api-key", key)
+    assert done.returncode == 2
+    assert "sk-secret" not in done.stderr + done.stdout
+    assert b"Bearer sk-secret\r\n" in server.heard[0]
+
+
+def test_why_never_repeats_a_header() -> None:
+    """A request that cannot be sent for a header -> told without the header, which may be the key's."""
+    url = client.ServerUrl.parse("http://localhost:1")
+    error = httpx.LocalProtocolError("Illegal header value b'Bearer sk-secret '")
+    assert "sk-secret" not in client.why(client.open_client(url), "/x", error)
