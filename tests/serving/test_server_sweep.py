@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -275,10 +276,16 @@ def test_interrupt_ends_every_request(tmp_path: Path) -> None:
             _thread.interrupt_main()
 
         thread = threading.Thread(target=interrupt)
+        before = signal.signal(
+            signal.SIGINT, signal.default_int_handler
+        )  # a run in the background ignores it
         thread.start()
-        with pytest.raises(SweepStoppedError) as stopped:
-            swept(server, warmup=0, output_tokens=200, repeats=2)
-        thread.join()
+        try:
+            with pytest.raises(SweepStoppedError) as stopped:
+                swept(server, warmup=0, output_tokens=200, repeats=2)
+        finally:
+            thread.join()
+            signal.signal(signal.SIGINT, before)
         for _ in range(200):
             if not server.streams:
                 break
