@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -18,6 +23,7 @@ from hta_dsv4.cli_options import AsCsv, AsJson, AsMd, AsParquet, Full, form, wri
 from hta_dsv4.cli_serving import ApiKey
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import machine
+from hta_dsv4.present.text import printable
 from hta_dsv4.present.throughput_grid import throughput_grids
 from hta_dsv4.present.throughput_json import sweep_body, sweep_rows
 from hta_dsv4.shipped import resolve
@@ -142,7 +148,7 @@ def sweep(
             "--variant NAME, --from FILE..."
         )
     _refuse_foreign(context, asked[0])
-    if variant and int(os.environ.get("WORLD_SIZE") or 1) > 1:
+    if variant and os.environ.get("WORLD_SIZE", "1") not in ("", "1"):
         raise HtaDsv4Error("sweep --variant runs on one GPU; start it without torchrun (WORLD_SIZE is set)")
     for path, option in ((out, "--out"), (figure, "--figure")):
         if path is not None:
@@ -164,7 +170,8 @@ def sweep(
                 concurrency=levels_of(concurrency), repeats=repeats, prompt_tokens=prompt_tokens,
                 output_tokens=output_tokens, waves=waves, warmup=1 if warmup is None else warmup,
             )  # fmt: skip
-            sweeps = [run_server_sweep(of_server, _say)]
+            with _kill_is_interrupt():
+                sweeps = [run_server_sweep(of_server, _say)]
         else:
             from hta_dsv4.capture.sweep import StepSweep, run_step_sweep
 
@@ -175,7 +182,8 @@ def sweep(
                 concurrency=levels_of(concurrency), repeats=repeats, steps=steps,
                 warmup=3 if warmup is None else warmup, device=device,
             )  # fmt: skip
-            sweeps = [run_step_sweep(of_step, _say)]
+            with _kill_is_interrupt():
+                sweeps = [run_step_sweep(of_step, _say)]
     except ModuleNotFoundError as error:
         extra = "server" if server is not None else "capture"
         raise HtaDsv4Error(
@@ -267,5 +275,25 @@ def _draw(path: Path, found: list[Throughput]) -> None:
     write_whole(path, content, "--figure")
 
 
+@contextmanager
+def _kill_is_interrupt() -> Iterator[None]:
+    """A polite kill (a job's time is over) does what Ctrl-C does: what was measured is kept."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _say(line: str) -> None:
-    print(line, file=sys.stderr)
+    # a server's words may be in it: one line, which cannot drive the terminal
+    print(printable(" ".join(line.split())), file=sys.stderr)

@@ -145,7 +145,8 @@ def test_without_a_gpu() -> None:
     assert "no CUDA device" in done.stderr
 
 
-def test_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """WORLD_SIZE of 2 -> refused: every process would measure for itself."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
+@pytest.mark.parametrize("size", ["2", "many"])
+def test_under_torchrun(monkeypatch: pytest.MonkeyPatch, size: str) -> None:
+    """WORLD_SIZE of 2, or nonsense -> refused: every process would measure for itself."""
+    monkeypatch.setenv("WORLD_SIZE", size)
     assert "without torchrun" in cli("sweep", "--variant", "split_k").stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from typing import ClassVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -65,6 +66,11 @@ class ServerUrl:
     text: str
     key: str | None = field(default=None, repr=False)
 
+    # The text is not repeated: it may hold a password.
+    _WITH_PASSWORD: ClassVar[str] = (
+        "--server: a name or password in the URL; give http://HOST:PORT, and the key by HTA_DSV4_API_KEY"
+    )
+
     @classmethod
     def parse(cls, text: str, key: str | None = None) -> ServerUrl:
         """Read a URL as a user gives it: ``http://host:port``, ``host:port``, with or without ``/v1``.
@@ -79,10 +85,11 @@ class ServerUrl:
             port, host = parts.port, parts.hostname  # reading the port checks it
             httpx.URL(whole)
         except (ValueError, httpx.InvalidURL) as error:
+            if "@" in whole:
+                raise HtaDsv4Error(cls._WITH_PASSWORD) from None
             raise HtaDsv4Error(f"--server {text}: not a URL ({error}); {remedy}") from error
         if parts.username is not None or parts.password is not None:
-            # the text is not repeated: it may hold a password
-            raise HtaDsv4Error("--server: a name or password in the URL; give the key by HTA_DSV4_API_KEY")
+            raise HtaDsv4Error(cls._WITH_PASSWORD)
         if parts.scheme not in ("http", "https") or not host or port == 0:
             raise HtaDsv4Error(f"--server {text}: not the address of an HTTP server; {remedy}")
         if parts.query or parts.fragment:

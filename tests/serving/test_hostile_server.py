@@ -173,3 +173,14 @@ def test_why_never_repeats_a_header() -> None:
     url = client.ServerUrl.parse("http://localhost:1")
     error = httpx.LocalProtocolError("Illegal header value b'Bearer sk-secret '")
     assert "sk-secret" not in client.why(client.open_client(url), "/x", error)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://u:hush@h:1", "u:hush@h", "http://u:hush@h:99999", "http:u:hush@h:x", "u:hush@[::1"]
+)
+def test_password_in_the_address(url: str) -> None:
+    """A password in the address, whatever else is wrong with it -> refused, and not repeated."""
+    done = cli("sweep", "--server", url)
+    assert done.returncode == 2
+    assert "HTA_DSV4_API_KEY" in done.stderr
+    assert "hush" not in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -153,3 +154,26 @@ asyncio.run(cell(1500))
     last = said.splitlines()[-1].split()
     assert last[-2] == "True"
     assert 0 < int(last[-1]) < 1500
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_sweep_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C or a polite kill in the third of many measurements -> exit 130, no stream left, those made are kept."""
+    out = tmp_path / "record.json"
+    with serve(folder_in(tmp_path)) as server:
+        with subprocess.Popen(
+            [sys.executable, "-m", "hta_dsv4", "sweep", "--server", server.url, "-c", "2", "--repeats", "500",
+             "--prompt-tokens", "8", "--output-tokens", "40", "--json", "--out", str(out)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as run:  # fmt: skip
+            wait_for(lambda: server.completions >= 8)
+            run.send_signal(number)
+            told, said = run.communicate(timeout=60)
+        wait_for(lambda: server.streams == 0)
+    assert run.returncode == 130, said
+    assert "Traceback" not in said
+    assert json.loads(told) == json.loads(out.read_text())
+    (variant,) = json.loads(told)["variants"]
+    assert 1 <= len(variant["repeats"]) < 500
+    assert any("stopped after" in note and "interrupted" in note for note in variant["recorded_notes"])
