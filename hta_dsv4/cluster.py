@@ -12,6 +12,7 @@ import contextlib
 import logging
 import os
 import pickle
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,8 @@ CONNECT_S, WORKERS_S = 15, 60
 """How long a scheduler may take to answer, and its first worker to be there."""
 POLL_S, ALONE_S = 2, 60
 """How often is looked whether any worker is left, and how long none may be: one that died is replaced in seconds."""
+_ADDRESS = re.compile(r"(?:tcp|tls|ws|wss)://(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%a-z]+\])(?::([0-9]{1,5}))?/?")
+"""Of a scheduler. Given another, Dask leaves a client half made, which waits half a minute and prints a traceback."""
 FAILURES = 3
 """A trace whose workers die this often is given up: it is the trace's doing, mostly memory."""
 
@@ -291,6 +294,12 @@ class Cluster:
             except (OSError, RuntimeError, TimeoutError) as error:
                 raise HtaDsv4Error(f"--cluster local: processes cannot be started ({error})") from error
             address = self._stack.enter_context(local)
+        tls = self.where.startswith(("tls://", "wss://"))
+        if tls and distributed.Security().get_connection_args("client").get("ssl_context") is None:
+            raise HtaDsv4Error(
+                f"--cluster {self.where}: no certificates for it; name them in Dask's configuration "
+                "(distributed.comm.tls), as for dask scheduler"
+            )
         try:
             client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
         except (OSError, TimeoutError, ValueError) as error:
@@ -348,7 +357,7 @@ def cluster_for(where: str, paths: Sequence[Path], rules: RuleSet | None = None)
     elif where == AUTO:
         with Cluster(LOCAL, rules=rules) as cluster:
             yield cluster
-    elif "://" in where:
+    elif (address := _ADDRESS.fullmatch(where)) and 0 < int(address[1] or 8786) < 65536:
         with Cluster(where, rules=rules) as cluster:
             yield cluster
     else:

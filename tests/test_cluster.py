@@ -256,6 +256,12 @@ def test_what_needs_all_activities_says_so(local, folder):
     [
         (("--cluster", "tcp://127.0.0.1:9"), "no Dask scheduler answers"),
         (("--cluster", "somewhere"), "write auto, off, local"),
+        (("--cluster", "x://y"), "write auto, off, local"),
+        (("--cluster", "tcp://"), "write auto, off, local"),
+        (("--cluster", "tcp://host:x"), "write auto, off, local"),
+        (("--cluster", "tcp://host:99999"), "write auto, off, local"),
+        (("--cluster", "tcp://[::1"), "write auto, off, local"),
+        (("--cluster", "tls://127.0.0.1:9"), "no certificates for it"),
         (("--cluster", "local:0"), "write auto, off, local"),
         (("--cluster", "local", "--companion", "split_k"), "not together"),
     ],
