@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -75,6 +76,7 @@ def limit_bytes() -> int:
         gb = float(os.environ.get(LIMIT_VARIABLE, ""))
     except ValueError:
         gb = DEFAULT_LIMIT_GB
+    gb = DEFAULT_LIMIT_GB if math.isnan(gb) else gb
     return int(max(gb, 0.0) * 1e9) if gb < 1e9 else int(1e18)
 
 
