@@ -109,6 +109,14 @@ def gate(
     loaded = rule_set(rules)
     sides = [_captures(baseline or [], folders), _captures(candidate, folders)]
     beside = [None if c is None else resolve(c)[1] for c in (baseline_companion, companion)]
+    if summary is not None:
+        inputs = [
+            budget,
+            *(rules or []),
+            *(b for b in beside if b),
+            *(p for _, side in sides for _, p in side),
+        ]
+        _not_an_input(summary, inputs)
     runs = [
         _load(paths, loaded, salvage, frames, other) for (_, paths), other in zip(sides, beside, strict=True)
     ]
@@ -176,6 +184,13 @@ def _load(
                 progress=progress,
             )
         yield run
+
+
+def _not_an_input(path: Path, inputs: Sequence[Path]) -> None:
+    """Refuse to append to what is read: a trace with words behind it is none any more."""
+    for one in inputs:
+        if path.exists() and one.exists() and path.samefile(one):
+            raise HtaDsv4Error(f"{path}: this is a file being read; name another with --summary")
 
 
 def _append(path: Path, text: str) -> None:

@@ -15,6 +15,7 @@ from hta_dsv4.analysis.excess import CAPTURES, EXACT, FEW_STEPS, NONE, STEPS, Co
 from hta_dsv4.analysis.gate import FAIL, INCONCLUSIVE, PASS, gate
 from hta_dsv4.analysis.gate_causes import with_causes
 from hta_dsv4.analysis.step_series import Capture, reduce_capture
+from hta_dsv4.classify.rules import load_rules
 from hta_dsv4.errors import HtaDsv4Error
 from tests.variants import part_of, variant
 
@@ -258,3 +259,12 @@ def test_budgets_that_no_parser_likes(tmp_path: Path, text: str):
     with pytest.raises(HtaDsv4Error, match="not TOML") as caught:
         read_budgets(path)
     assert str(caught.value).startswith(str(path))
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no such device here")
+def test_budgets_without_end():
+    """A device that never ends given as budgets, or as rules -> one line naming it."""
+    with pytest.raises(HtaDsv4Error, match=r"^/dev/zero: longer than any budget file"):
+        read_budgets(Path("/dev/zero"))
+    with pytest.raises(HtaDsv4Error, match=r"^/dev/zero: longer than any rules file"):
+        load_rules(Path("/dev/zero"))

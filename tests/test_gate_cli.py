@@ -301,3 +301,16 @@ def test_gate_on_ranks_says_which_rank_is_judged_and_which_has_more_work(tmp_pat
     )  # fmt: skip
     assert done.returncode == 0
     assert "rank 0, the median of 2, is judged; rank 1 has 1.5 % more work" in done.stdout
+
+
+def test_summary_is_never_added_to_an_input(tmp_path, pair):
+    """--summary that names the budgets, a trace or a companion -> exit 2, and the file is as it was."""
+    text = "[step.sum]\nmax_us = 400\n"
+    for victim in (tmp_path / "budgets.toml", *map(Path, pair)):
+        budgets(tmp_path / "budgets.toml", text)
+        before = victim.read_bytes()
+        done = gate(
+            tmp_path, "--baseline", *pair, "--companion", pair[0], "--summary", str(victim), text=text
+        )
+        assert (done.returncode, victim.read_bytes()) == (2, before)
+        assert done.stderr == f"hta-dsv4: {victim}: this is a file being read; name another with --summary\n"

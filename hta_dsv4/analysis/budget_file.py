@@ -42,6 +42,7 @@ _LEVEL, _NOISE, _CAPTURES, _STRICT, _OVERHEAD = (
 )  # fmt: skip
 _GATE = (_LEVEL, _NOISE, _CAPTURES, _STRICT, _OVERHEAD)
 _COMPARABILITY = ("may_differ", "must_be_known", "conditions")
+_LONGEST = 4 << 20  # bytes
 _TOP = ("schema", "gate", "comparability", STEP, *ROWS, "each", "unknown")
 
 
@@ -56,7 +57,12 @@ def read_budgets(path: Path) -> Budgets:
             with file, line and remedy.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:  # a device, or something else by mistake
+            raise HtaDsv4Error(f"{path}: longer than any budget file; give the budget file with --budget")
+        text = content.decode("utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise HtaDsv4Error(f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8") from error
     except (OSError, ValueError) as error:

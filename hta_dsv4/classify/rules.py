@@ -252,10 +252,16 @@ def _categorical(
     return pd.Series(pd.Categorical.from_codes(spread, categories=pd.Index(categories)), index=index)
 
 
+_LONGEST = 16 << 20  # bytes of a rules file
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            content = file.read(_LONGEST + 1)
+        if len(content) > _LONGEST:  # a device, or something else by mistake
+            raise RulesError(f"{path}: longer than any rules file; give a rules file")
+        return tomllib.loads(content.decode())
     except FileNotFoundError:
         raise RulesError(f"{path}: no such rules file; check the path") from None
     except OSError as error:
