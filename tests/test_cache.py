@@ -431,7 +431,9 @@ def test_no_cache_may_stand_anywhere(home, tmp_path, monkeypatch):
     assert (done.returncode, "is off" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize(("text", "gb"), [("nan", 10), ("x", 10), ("", 10), ("-1", 0), ("0.5", 0.5), ("inf", 1e9)])
+@pytest.mark.parametrize(
+    ("text", "gb"), [("nan", 10), ("x", 10), ("", 10), ("-1", 0), ("0.5", 0.5), ("inf", 1e9)]
+)
 def test_the_limit_is_a_number(monkeypatch, text, gb):
     """A limit that is no number -> the usual one; below nothing -> nothing is kept; without end -> none."""
     monkeypatch.setenv(cache.LIMIT_VARIABLE, text)
