@@ -132,6 +132,11 @@ class RunningLoad:
             ) from None
         if self.failures:
             raise ServerError(f"a request failed: {self.failures[0]}")
+        if self._decoding != wanted and self._most == wanted:
+            raise ServerError(
+                f"all {wanted} decoded at once, but some had ended before that was seen; give a larger --output-tokens "
+                f"(now {self.load.output_tokens})"
+            )
         if self._decoding != wanted:
             raise ServerError(
                 f"requests ended before all {wanted} were decoding at once ({self._most} were, at the most); give a "
