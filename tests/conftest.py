@@ -23,6 +23,8 @@ settings.load_profile("ci" if os.environ.get("CI") else "people")
 
 CASES = Path(__file__).parent / "cases"
 
+os.environ.pop("COLUMNS", None)  # parallel test runners set it to 80, and tables follow it
+
 
 @dataclass
 class Done:
