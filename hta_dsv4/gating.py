@@ -144,7 +144,10 @@ def _ranks_unseen(run: Run) -> list[str]:
         return []
     table = run.ranks_table("bucket")
     judged, most = run.counted.rank, table.slowest
-    more = table.work_ns[most] / table.work_ns[judged] - 1 if table.work_ns.get(judged) else 0.0
+    work = table.overview.set_index("rank")[
+        "work_ns"
+    ]  # per step, as ranks may have recorded different numbers of them
+    more = float(work[most] / work[judged]) - 1 if work[judged] else 0.0
     said = f"{run.label}: rank {judged}, the median of {len(run.ranks)}, is judged"
     if most == judged or more < 0.001:
         return [said]
