@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import hta_dsv4
 from hta_dsv4.analysis.change import Change, parse_set, select
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 
 BASE = "original"

@@ -9,7 +9,7 @@ import sys
 
 from hta_dsv4.analysis.throughput import throughput
 from hta_dsv4.present.throughput_grid import line_words
-from hta_dsv4.sweep_record import read_sweeps
+from hta_dsv4.runs.sweep_record import read_sweeps
 
 SHIPPED = ["split_k", "split_k_c1", "split_k_c16", "split_k_c64"]
 

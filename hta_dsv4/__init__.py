@@ -15,21 +15,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from hta_dsv4.comparing import compare, scaling, why
     from hta_dsv4.errors import HtaDsv4Error
-    from hta_dsv4.run import Run, load
+    from hta_dsv4.runs.comparing import compare, scaling, why
+    from hta_dsv4.runs.run import Run, load
     from hta_dsv4.shipped import traces
 
 __all__ = ["HtaDsv4Error", "Run", "compare", "load", "scaling", "traces", "why"]
 
 _HOME = {
     "HtaDsv4Error": "hta_dsv4.errors",
-    "Run": "hta_dsv4.run",
-    "compare": "hta_dsv4.comparing",
-    "load": "hta_dsv4.run",
-    "scaling": "hta_dsv4.comparing",
+    "Run": "hta_dsv4.runs.run",
+    "compare": "hta_dsv4.runs.comparing",
+    "load": "hta_dsv4.runs.run",
+    "scaling": "hta_dsv4.runs.comparing",
     "traces": "hta_dsv4.shipped",
-    "why": "hta_dsv4.comparing",
+    "why": "hta_dsv4.runs.comparing",
 }
 
 

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from hypothesis import settings
 
-from hta_dsv4.cli import main
+from hta_dsv4.cli.main import main
 
 os.environ["HTA_DSV4_CACHE"] = "off"  # tests read afresh, and write nothing into the home of who runs them
 

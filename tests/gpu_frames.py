@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hta_dsv4.classify.rules import default_rules
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Device, TraceMeta
 from tests.frames import kernel, make_trace

@@ -9,16 +9,17 @@ import json
 
 import pytest
 
-from hta_dsv4 import comparing, shipped
+from hta_dsv4 import shipped
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.gaps import CALL, LATE, WAITED, gaps
 from hta_dsv4.analysis.idle import idle
 from hta_dsv4.analysis.stats import BEYOND_SPREAD, STRUCTURAL, WITHIN_SPREAD
 from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.analysis.window import window
-from hta_dsv4.capture_notes import profiler_notes, recorded
 from hta_dsv4.present.diff_grid import explanation_grids
-from hta_dsv4.run import Run, load
+from hta_dsv4.runs import comparing
+from hta_dsv4.runs.profiler_cost import profiler_notes, recorded
+from hta_dsv4.runs.run import Run, load
 from hta_dsv4.trace import activities as col
 from tests.conftest import cli
 

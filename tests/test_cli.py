@@ -130,7 +130,7 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(args, says):
 def test_a_closed_pipe_is_no_error():
     """Output into a reader that leaves -> no traceback."""
     run = subprocess.run(
-        f"{sys.executable} -m hta_dsv4.cli shares {PROBE} --by kernel --json | head -1",
+        f"{sys.executable} -m hta_dsv4 shares {PROBE} --by kernel --json | head -1",
         shell=True, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (run.stdout, run.stderr) == ("{\n", "")
@@ -140,7 +140,7 @@ def test_analysis_half_runs_without_torch():
     """A whole diff -> torch, triton and the kernels were never imported."""
     code = (
         "import sys; sys.argv = ['hta-dsv4', 'diff', 'a=h200_probe', 'b=h200_probe', '--json']\n"
-        "import hta_dsv4.cli as c\n"
+        "import hta_dsv4.cli.main as c\n"
         "try: c.main()\n"
         "except SystemExit as e: assert not e.code\n"
         "bad = {'torch', 'triton', 'dsv4_kernels', 'hta'} & set(sys.modules); assert not bad, bad"

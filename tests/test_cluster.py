@@ -15,14 +15,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from hta_dsv4 import cluster as cluster_module
 from hta_dsv4 import shipped
-from hta_dsv4.cluster import Cluster, cluster_for, pays
-from hta_dsv4.cluster_work import source_digest
-from hta_dsv4.comparing import compare, why
+from hta_dsv4.cluster import client as cluster_module
+from hta_dsv4.cluster.client import Cluster, cluster_for, pays
+from hta_dsv4.cluster.work import source_digest
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.gating import conditions_of
-from hta_dsv4.run import Run, load
+from hta_dsv4.runs.comparing import compare, why
+from hta_dsv4.runs.gating import conditions_of
+from hta_dsv4.runs.run import Run, load
 from tests.conftest import CASES, cli
 from tests.gate_traces import made
 

@@ -16,10 +16,10 @@ import hta_dsv4
 from hta_dsv4.analysis.change import parse_set, remove, select
 from hta_dsv4.analysis.findings import Findings
 from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.cli.findings_log import append, entry
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.findings_log import append, entry
-from hta_dsv4.findings_of import findings, sweeps
-from hta_dsv4.run import Run
+from hta_dsv4.runs.findings import findings, sweeps
+from hta_dsv4.runs.run import Run
 from tests.campaign import campaign
 from tests.conftest import cli
 

@@ -16,7 +16,7 @@ from hta_dsv4.analysis import gaps as g
 from hta_dsv4.analysis import launch_bound as lb
 from hta_dsv4.analysis.launch_bound import IdleTime
 from hta_dsv4.analysis.window import window
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from tests.conftest import cli
 from tests.frames import kernel, marker

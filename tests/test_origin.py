@@ -18,7 +18,7 @@ from hta_dsv4.classify.origin_columns import (
 )
 from hta_dsv4.classify.rules import default_rules
 from hta_dsv4.errors import RulesError
-from hta_dsv4.run import load
+from hta_dsv4.runs.run import load
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.reader import read_trace
 from tests.builders import CPU_PID, KinetoTrace

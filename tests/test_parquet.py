@@ -12,9 +12,9 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from hta_dsv4 import cli as cli_module
 from hta_dsv4 import shipped
-from hta_dsv4.cli_files import write_whole
+from hta_dsv4.cli import main as cli_module
+from hta_dsv4.cli.files import write_whole
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.parquet import parquet_bytes
 from tests.conftest import CASES

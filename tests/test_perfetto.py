@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hta_dsv4
-from hta_dsv4 import cli_report
 from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.cli import report as cli_report
 from hta_dsv4.present.perfetto import gpus, lanes
 from hta_dsv4.present.perfetto_file import perfetto_bytes
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from tests.conftest import CASES, cli
 from tests.frames import kernel, make_trace, marker

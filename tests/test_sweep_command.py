@@ -13,7 +13,7 @@ from hta_dsv4.analysis.throughput import (
 )
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import figures
-from hta_dsv4.sweep_record import read_sweeps
+from hta_dsv4.runs.sweep_record import read_sweeps
 from tests.conftest import cli
 from tests.sweeps import CAMPAIGN, H200, LINE, swept
 
@@ -75,8 +75,8 @@ def test_page_with_the_figure_works_alone(tmp_path: Path) -> None:
 
 def test_report_shows_variants_that_were_captured_at_several_c(tmp_path: Path) -> None:
     """A report on mma and bf16_gemm -> mma over C with its step and GPU time, by the manifest; the other has one C."""
+    from hta_dsv4.runs.sweep_record import sweeps_beside
     from hta_dsv4.shipped import traces
-    from hta_dsv4.sweep_record import sweeps_beside
 
     known = traces()
     found = sweeps_beside([("tensor cores", known["mma"]), ("bf16_gemm", known["bf16_gemm"])])
@@ -93,7 +93,7 @@ def test_figure_that_cannot_be_drawn_is_told_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """--figure x.svg without kaleido, x.bmp -> one line with the remedy, and no server is asked."""
-    from hta_dsv4 import cli_sweep
+    from hta_dsv4.cli import sweep as cli_sweep
 
     monkeypatch.setattr(cli_sweep, "find_spec", lambda name: None)
     for name, says in (("x.svg", "kaleido"), ("x.bmp", "no form of a figure")):

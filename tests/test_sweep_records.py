@@ -18,7 +18,7 @@ from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.machine import dumps
 from hta_dsv4.present.throughput_grid import throughput_grids
 from hta_dsv4.present.throughput_json import sweep_body
-from hta_dsv4.sweep_record import read_sweeps
+from hta_dsv4.runs.sweep_record import read_sweeps
 from tests.conftest import cli
 from tests.sweeps import CAMPAIGN, H200
 

@@ -16,8 +16,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from hta_dsv4 import cli as cli_module
 from hta_dsv4 import shipped
+from hta_dsv4.cli import main as cli_module
 from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.text import print_grid
 

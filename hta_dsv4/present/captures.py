@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hta_dsv4.present.grid import ABSENT, Grid
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 
 _SHOWN = 12
 """Hexadecimal digits of a hash that are shown: enough to tell files apart, short enough to read out."""

@@ -27,7 +27,7 @@ from hta_dsv4.analysis.coverage import Sweep, sweeps
 from hta_dsv4.analysis.window import window
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.colours import BUCKET_COLOURS
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace import steps as st
 

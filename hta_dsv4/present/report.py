@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from hta_dsv4 import comparing
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.findings import Findings
@@ -29,7 +28,8 @@ from hta_dsv4.present.grid import Grid, comparison_grid, shares_grid
 from hta_dsv4.present.idle_grid import idle_grid
 from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.present.scaling_grid import scaling_grid
-from hta_dsv4.run import Run
+from hta_dsv4.runs import comparing
+from hta_dsv4.runs.run import Run
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go

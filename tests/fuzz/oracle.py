@@ -16,7 +16,7 @@ import pandas as pd
 
 from hta_dsv4.classify.rules import default_rules
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import cache
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.reader import read_trace

@@ -14,8 +14,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from hta_dsv4.runs.sweep_record import read_sweeps
 from hta_dsv4.serving import client, running
-from hta_dsv4.sweep_record import read_sweeps
 from tests.conftest import Done, cli
 
 MODELS = json.dumps({"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 4096}]}).encode()

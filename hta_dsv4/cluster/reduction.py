@@ -1,11 +1,11 @@
 """A trace reduced to small tables, and a run made of reduced traces that answers as one of whole traces does.
 
 Reading and classifying are the cost; what a share table or a comparison needs of a trace are some kilobytes. So traces
-can be read elsewhere, one at a time, and only the tables brought together: :mod:`hta_dsv4.cluster` does.
+can be read elsewhere, one at a time, and only the tables brought together: :mod:`hta_dsv4.cluster.client` does.
 
-:class:`ReducedRun` is a :class:`~hta_dsv4.run.Run`: shares, ranks, info and comparisons use the very same code on the
-same integers, and the activities of the one rank that stands for the variant are fetched where they are asked for. What
-needs the activities of every rank says so instead of answering.
+:class:`ReducedRun` is a :class:`~hta_dsv4.runs.run.Run`: shares, ranks, info and comparisons use the very same code on
+the same integers, and the activities of the one rank that stands for the variant are fetched where they are asked for.
+What needs the activities of every rank says so instead of answering.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from hta_dsv4.classify.architecture import Reading
 from hta_dsv4.classify.graphs import Fit
 from hta_dsv4.classify.rules import RuleSet
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.run import Run
-from hta_dsv4.run_notes import origin_notes, share_notes, why_empty
+from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.link import is_graph_launch
 from hta_dsv4.trace.model import Trace
@@ -52,7 +52,7 @@ class Job:
         member: of a zip with several.
         size: bytes of the file, by which a worker knows that it sees the same one.
         rank_in_name: whether the rank may be taken from the name: one of several files.
-        salvage, frames: as for :func:`hta_dsv4.run.load`.
+        salvage, frames: as for :func:`hta_dsv4.runs.run.load`.
         by: the share tables wanted, each a tuple of keys.
         info: whether a description of the trace is wanted, which takes a fifth of the time.
     """

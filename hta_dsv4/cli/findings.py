@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4.cli_options import (
+from hta_dsv4.cli.findings_log import append as add_to_log
+from hta_dsv4.cli.findings_log import entry
+from hta_dsv4.cli.options import (
     AsCsv,
     AsJson,
     AsMd,
@@ -22,12 +24,10 @@ from hta_dsv4.cli_options import (
     load_runs,
     write,
 )
-from hta_dsv4.cli_speed import Concurrency, Context, Device, MaxContext
-from hta_dsv4.findings_log import append as add_to_log
-from hta_dsv4.findings_log import entry
-from hta_dsv4.findings_of import findings as find_all
+from hta_dsv4.cli.speed import Concurrency, Context, Device, MaxContext
 from hta_dsv4.present import machine
 from hta_dsv4.present.findings_grid import finding_grids, findings_body, findings_grid, findings_rows
+from hta_dsv4.runs.findings import findings as find_all
 
 _LIST = "Findings to print, the best; 0 for all. Text, --md and --append."
 

@@ -8,8 +8,8 @@ from typing import Any
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.findings import MATERIAL, Findings
 from hta_dsv4.analysis.scaling import Scaling
-from hta_dsv4.comparing import scaling
-from hta_dsv4.run import Run
+from hta_dsv4.runs.comparing import scaling
+from hta_dsv4.runs.run import Run
 
 _ALIKE = ("config", "concurrency", "context", "switches", "launch")
 """What the manifests of a sweep have in common."""

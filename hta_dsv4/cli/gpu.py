@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hta_dsv4.cli_options import (
+from hta_dsv4.cli.options import (
     AsCsv,
     AsJson,
     AsMd,
@@ -29,7 +29,7 @@ from hta_dsv4.present import fill_grid as fil
 from hta_dsv4.present import idle_grid as idl
 from hta_dsv4.present import machine
 from hta_dsv4.present.grid import Grid
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace.manifest import manifest_for
 
 _Top = Annotated[

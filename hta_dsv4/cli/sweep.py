@@ -17,17 +17,17 @@ from typing import Annotated
 import typer
 
 from hta_dsv4.analysis.throughput import SweepStoppedError, Throughput, levels_of, throughput
-from hta_dsv4.cli_capture import _switches as switches_of
-from hta_dsv4.cli_files import write_whole
-from hta_dsv4.cli_options import AsCsv, AsJson, AsMd, AsParquet, Full, form, write
-from hta_dsv4.cli_serving import ApiKey
+from hta_dsv4.cli.capture import switches_of
+from hta_dsv4.cli.files import write_whole
+from hta_dsv4.cli.options import AsCsv, AsJson, AsMd, AsParquet, Full, form, write
+from hta_dsv4.cli.serving import ApiKey
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import machine
 from hta_dsv4.present.text import printable
 from hta_dsv4.present.throughput_grid import throughput_grids
 from hta_dsv4.present.throughput_json import sweep_body, sweep_rows
+from hta_dsv4.runs.sweep_record import read_sweeps
 from hta_dsv4.shipped import resolve
-from hta_dsv4.sweep_record import read_sweeps
 
 Kept = Annotated[
     list[str] | None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace.manifest import manifest_for
 
 LITTLE = 0.02

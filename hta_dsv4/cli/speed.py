@@ -8,7 +8,7 @@ import typer
 
 from hta_dsv4.analysis.change import halve_bytes, parse_set, remove
 from hta_dsv4.analysis.devices import known_devices
-from hta_dsv4.cli_options import (
+from hta_dsv4.cli.options import (
     AsCsv,
     AsJson,
     AsMd,

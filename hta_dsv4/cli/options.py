@@ -11,16 +11,16 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4 import run as run_module
 from hta_dsv4.classify.rules import RuleSet, default_rules, load_rules
-from hta_dsv4.cli_files import parquet_target, write_whole
+from hta_dsv4.cli.files import parquet_target, write_whole
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.machine import Table, table_csv
 from hta_dsv4.present.parquet import parquet_bytes
 from hta_dsv4.present.progress import reading
 from hta_dsv4.present.text import console, markdown, print_grid
-from hta_dsv4.run import Run
+from hta_dsv4.runs import run as run_module
+from hta_dsv4.runs.run import Run
 from hta_dsv4.shipped import label_of, presentable, resolve
 
 

@@ -1,9 +1,9 @@
 """Many traces read by many processes, on this machine or on others: Dask distributed does the sending.
 
-A worker reads one trace at a time, classifies it and sends back tables of some kilobytes (:mod:`hta_dsv4.reduction`);
-they are put together here by the code that a single process uses, in the order of the files, so the numbers are the
-same to the nanosecond however many workers there are and in whatever order they finish. A trace whose worker dies is
-read again by another. Needs the extra ``cluster``.
+A worker reads one trace at a time, classifies it and sends back tables of some kilobytes
+(:mod:`hta_dsv4.cluster.reduction`); they are put together here by the code that a single process uses, in the order of
+the files, so the numbers are the same to the nanosecond however many workers there are and in whatever order they
+finish. A trace whose worker dies is read again by another. Needs the extra ``cluster``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from typing import Any
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.shares import parse_by
 from hta_dsv4.classify.rules import RuleSet, default_rules
-from hta_dsv4.cluster_work import (
+from hta_dsv4.cluster.reduction import ALWAYS, Job, Reduced, ReducedRun
+from hta_dsv4.cluster.work import (
     Outcome,
     by_value,
     count_job,
@@ -38,7 +39,6 @@ from hta_dsv4.cluster_work import (
     unpack_and_run,
 )
 from hta_dsv4.errors import HtaDsv4Error, TraceError
-from hta_dsv4.reduction import ALWAYS, Job, Reduced, ReducedRun
 from hta_dsv4.shipped import label_of
 from hta_dsv4.trace.reader import assemble_ranks, is_no_trace, rank_files
 

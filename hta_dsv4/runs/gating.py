@@ -1,6 +1,6 @@
 """A candidate's captures against budgets and a baseline: from loaded runs to verdicts.
 
->>> import hta_dsv4.gating
+>>> import hta_dsv4.runs.gating
 >>> from hta_dsv4.analysis.budget_file import read_budgets
 >>> budgets = read_budgets(Path("budgets.toml"))  # doctest: +SKIP
 >>> gating.gate(budgets, [load("main.json.gz")], [load("candidate.json.gz")]).verdict  # doctest: +SKIP
@@ -22,7 +22,7 @@ from hta_dsv4.analysis.gate_causes import with_causes
 from hta_dsv4.analysis.profile import KNOWN_ORIGIN_SHARE, Profile, profile
 from hta_dsv4.analysis.step_series import Capture, reduce_capture
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.steps import NONE
 

@@ -9,10 +9,9 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.budget_file import read_budgets
 from hta_dsv4.classify.rules import RuleSet
-from hta_dsv4.cli_options import (
+from hta_dsv4.cli.options import (
     AsCsv,
     AsJson,
     AsMd,
@@ -26,12 +25,13 @@ from hta_dsv4.cli_options import (
     write,
 )
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.gating import gate as judge
 from hta_dsv4.present import machine
 from hta_dsv4.present.gate_grid import EXIT_CODES, gate_body, gate_grid, gate_rows
 from hta_dsv4.present.progress import reading
 from hta_dsv4.present.text import markdown
-from hta_dsv4.run import Run
+from hta_dsv4.runs import run as run_module
+from hta_dsv4.runs.gating import gate as judge
+from hta_dsv4.runs.run import Run
 from hta_dsv4.shipped import label_of, resolve
 
 _NO_TRACES = (".toml", ".md", ".txt", ".csv", ".parquet", ".yaml", ".yml", ".log")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.parquet import MAGIC
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.shipped import traces
 
 

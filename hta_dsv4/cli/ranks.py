@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4.cli_options import (
+from hta_dsv4.cli.options import (
     AsCsv,
     AsJson,
     AsMd,

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4 import run as run_module
-from hta_dsv4.cli_options import Output, form, write
-from hta_dsv4.cli_serving import (
+from hta_dsv4.cli.options import Output, form, write
+from hta_dsv4.cli.serving import (
     ApiKey,
     EngineOption,
     Label,
@@ -26,6 +25,7 @@ from hta_dsv4.cli_serving import (
 )
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
+from hta_dsv4.runs import run as run_module
 from hta_dsv4.shipped import traces
 
 
@@ -122,7 +122,7 @@ def capture(
     ranks = ranks_from_environment()
     options = CaptureOptions(
         variant=variant,
-        switches=_switches(switch or []),
+        switches=switches_of(switch or []),
         concurrency=concurrency or usual[0],
         config=config,
         context=context or usual[1],
@@ -174,7 +174,8 @@ def _end_process() -> None:
     os._exit(0)
 
 
-def _switches(words: list[str]) -> dict[str, str]:
+def switches_of(words: list[str]) -> dict[str, str]:
+    """``NAME=CHOICE`` words as names and choices; HtaDsv4Error where one is written otherwise."""
     found = {}
     for word in words:
         name, equals, choice = word.partition("=")

@@ -19,7 +19,7 @@ from hta_dsv4.analysis.scaling import scaling as fit_scaling
 from hta_dsv4.analysis.shares import parse_by
 from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.run import Run, load
+from hta_dsv4.runs.run import Run, load
 
 
 def compare(

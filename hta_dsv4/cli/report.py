@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4 import comparing
-from hta_dsv4 import run as run_module
 from hta_dsv4.analysis.throughput import throughput
-from hta_dsv4.capture_notes import profiler_notes
-from hta_dsv4.cli_files import not_an_input, write_whole
-from hta_dsv4.cli_options import Companions, Frames, Inputs, RulesFile, Salvage, load_runs, rule_set
+from hta_dsv4.cli.files import not_an_input, write_whole
+from hta_dsv4.cli.options import Companions, Frames, Inputs, RulesFile, Salvage, load_runs, rule_set
+from hta_dsv4.cli.sweep_points import sweep_point
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.captures import Capture, capture_files
-from hta_dsv4.run import Run
-from hta_dsv4.sweep_points import sweep_point
-from hta_dsv4.sweep_record import sweeps_beside
+from hta_dsv4.runs import comparing
+from hta_dsv4.runs import run as run_module
+from hta_dsv4.runs.profiler_cost import profiler_notes
+from hta_dsv4.runs.run import Run
+from hta_dsv4.runs.sweep_record import sweeps_beside
 from hta_dsv4.trace.manifest import manifest_for
 
 

@@ -16,8 +16,8 @@ from types import FunctionType
 from typing import Any
 
 from hta_dsv4.classify.rules import RuleSet, default_rules
+from hta_dsv4.cluster.reduction import Job, counted_part, reduce_trace
 from hta_dsv4.errors import HtaDsv4Error, TraceError
-from hta_dsv4.reduction import Job, counted_part, reduce_trace
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Outcome:
 def source_digest() -> str:
     """A digest of the source and rules that tables come from: machines that agree in it compute the same numbers."""
     found = hashlib.sha256()
-    root = Path(__file__).resolve().parent
-    inner = [p for floor in ("trace", "classify", "analysis") for p in (root / floor).rglob("*")]
-    for path in sorted((*inner, *root.glob("run*.py"), *root.glob("cluster*.py"), root / "reduction.py")):
+    root = Path(__file__).resolve().parents[1]
+    floors = ("trace", "classify", "analysis", "runs", "cluster")
+    for path in sorted(p for floor in floors for p in (root / floor).rglob("*")):
         if path.suffix in (".py", ".toml"):
             found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:16]

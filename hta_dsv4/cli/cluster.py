@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4.cli_options import load_runs, rule_set
-from hta_dsv4.cluster import AUTO, OFF, cluster_for
+from hta_dsv4.cli.options import load_runs, rule_set
+from hta_dsv4.cluster.client import AUTO, OFF, cluster_for
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.run import Run
+from hta_dsv4.runs.run import Run
 from hta_dsv4.shipped import label_of, resolve
 
 ClusterOption = Annotated[
@@ -49,8 +49,8 @@ def runs_from(
         frames: read Python frames.
 
     Raises:
-        HtaDsv4Error: as :func:`hta_dsv4.cli_options.load_runs`, :func:`hta_dsv4.cluster.cluster_for`; a companion and
-            a cluster.
+        HtaDsv4Error: as :func:`hta_dsv4.cli.options.load_runs`, :func:`hta_dsv4.cluster.client.cluster_for`; a
+            companion and a cluster.
     """
     if companions and cluster not in (AUTO, OFF):
         raise HtaDsv4Error("--companion with --cluster: not together; leave one out")

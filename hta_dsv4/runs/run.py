@@ -42,7 +42,7 @@ from hta_dsv4.classify.inference import infer
 from hta_dsv4.classify.origin import OriginRules, default_origins
 from hta_dsv4.classify.rules import RuleSet, default_rules
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.run_notes import origin_notes, share_notes, why_empty
+from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
 from hta_dsv4.shipped import label_of, presentable
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.container import Progress

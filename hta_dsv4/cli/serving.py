@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hta_dsv4 import run as run_module
-from hta_dsv4.cli_options import form, write
+from hta_dsv4.cli.options import form, write
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
 from hta_dsv4.present.text import printable
+from hta_dsv4.runs import run as run_module
 
 if TYPE_CHECKING:
     from hta_dsv4.serving.session import ServerCaptured

@@ -1,0 +1,79 @@
+"""``hta-dsv4 diff``: variants side by side, and why each differs from the one before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hta_dsv4.cli.cluster import ClusterOption, runs_from
+from hta_dsv4.cli.options import (
+    Again,
+    AsCsv,
+    AsJson,
+    AsMd,
+    AsParquet,
+    By,
+    Companions,
+    Frames,
+    Full,
+    Inputs,
+    RulesFile,
+    Salvage,
+    Top,
+    form,
+    load_runs,
+    write,
+)  # fmt: skip
+from hta_dsv4.cluster.client import AUTO
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.present import grid, machine
+from hta_dsv4.present.diff_grid import explanation_grids
+from hta_dsv4.present.diff_json import explanation_body
+from hta_dsv4.runs import comparing
+from hta_dsv4.runs.profiler_cost import profiler_notes
+from hta_dsv4.runs.run import Run
+
+
+def diff(
+    traces: Inputs,
+    by: By = "bucket",
+    top: Top = 25,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    as_md: AsMd = False,
+    parquet: AsParquet = None,
+    full: Full = False,
+    again: Again = None,
+    rules: RulesFile = None,
+    salvage: Salvage = False,
+    companion: Companions = None,
+    frames: Frames = False,
+    cluster: ClusterOption = AUTO,
+) -> None:
+    """Variants side by side, per step, the first as base; and why each differs from the one before it.
+
+    The change is divided, exactly, into more or fewer launches (count), slower or faster ones (duration), kernels
+    that appeared and kernels that are gone; wall time into sum, overlap and idle.
+
+    Example: hta-dsv4 diff original=a.json.gz mma=b.json.gz split_k=c.json.gz --by role
+    """
+    chosen = form(as_json, as_csv, as_md, parquet)
+    if len(traces) < 2:
+        raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
+    repeats: dict[str, list[Run]] = {}
+    with runs_from(cluster, traces, by, rules, salvage, companion, frames) as runs:
+        comparison = comparing.compare(runs, by)
+        comparison = replace(
+            comparison, notes=(*profiler_notes(runs, comparison.variants), *comparison.notes)
+        )
+        for repeat in load_runs(again or [], rules, salvage):
+            repeats.setdefault(repeat.label, []).append(repeat)
+        explained = comparing.why(runs, by, repeats)
+    write(
+        chosen,
+        lambda: machine.dumps(
+            "diff", {**machine.comparison_body(comparison), "explanation": explanation_body(explained)}
+        ),
+        lambda: machine.comparison_rows(comparison),
+        lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top, full)],
+        full,
+    )
