@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 import pytest
@@ -187,3 +188,33 @@ def test_f_tail_against_closed_forms_and_tables():
     assert f_tail(math.inf, 3, 5) == 0
     assert beta_ratio(2, 3, 0.4) == pytest.approx(0.5248, abs=1e-12)
     assert beta_ratio(2, 3, 0.4) + beta_ratio(3, 2, 0.6) == pytest.approx(1)
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_the_bend_is_the_best_of_all(seed):
+    """Bent curves with noise, repeats unequal -> the value of C at which two lines come closest, tried one by one."""
+    rng = np.random.default_rng(seed)
+    x = np.unique(rng.integers(1, 2000, 9)).astype(float)
+    knot = rng.choice(x[1:-1])
+    y = 2e6 + 3e5 * x + 9e5 * np.maximum(x - knot, 0) + rng.normal(0, 1e5, len(x))
+    repeats = rng.integers(2, 5, len(x))
+    line = step_line(np.repeat(x, repeats), np.repeat(y, repeats) + rng.normal(0, 10, repeats.sum()))
+    if line.bend is None or line.noise != "equal":
+        return
+
+    def left(at: float) -> float:
+        design = np.stack([np.ones_like(x), x, np.maximum(x - at, 0)], axis=1) * np.sqrt(repeats)[:, None]
+        return float(np.linalg.lstsq(design, np.array(line.mean_ns) * np.sqrt(repeats), rcond=None)[1].sum())
+
+    assert left(line.bend.at) <= min(left(at) for at in x[1:-1]) * (1 + 1e-9) + 1
+
+
+def test_a_line_over_many_values_takes_no_time():
+    """Two repeats at each of 20,000 values of C, bent -> fitted within seconds, and the bend found."""
+    c = np.repeat(np.arange(1, 20_001), 2)
+    noise = np.tile([-100.0, 100.0], 20_000)
+    began = time.monotonic()
+    line = step_line(c, A + B * c + B * np.maximum(c - 5_000, 0) + noise)
+    assert time.monotonic() - began < 5
+    assert line.bend is not None
+    assert line.bend.at == 5_000

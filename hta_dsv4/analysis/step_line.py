@@ -197,7 +197,7 @@ def step_line(concurrency: Sequence[int], step_ns: Sequence[float]) -> StepLine:
         raise HtaDsv4Error(f"concurrency {values[0]:g}: need at least one request")
     if not (np.isfinite(y).all() and (y > 0).all()):
         raise HtaDsv4Error("a step time is not a positive number, so no line can be fitted")
-    groups = [y[x == v] for v in values]
+    groups = np.split(y[np.argsort(x, kind="stable")], np.flatnonzero(np.diff(np.sort(x))) + 1)
     means = np.array([g.mean() for g in groups])
     noise, forms = _noise(groups, means)
     fits = [_weighted(values, groups, means, unit) for unit in forms]
@@ -302,16 +302,32 @@ def _lack(between: float, k: int, pure: float, within: int) -> LackOfFit | None:
 
 def _bend(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> Bend:
     """The best of all lines that bend once, at an inner value."""
-    best: tuple[float, Bend] | None = None
-    for at in x[1:-1]:
-        design = np.stack([np.ones_like(x), x, np.maximum(x - at, 0)], axis=1)
-        root = np.sqrt(w)
-        found = np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0]
-        rest = float((w * (y - design @ found) ** 2).sum())
-        if best is None or rest < best[0]:
-            best = rest, Bend(int(at), float(found[1]), float(found[1] + found[2]))
-    assert best is not None  # a line is only given up with three values or more
-    return best[1]
+    at = x[_best_bend(x, y, w)]
+    design = np.stack([np.ones_like(x), x, np.maximum(x - at, 0)], axis=1)
+    root = np.sqrt(w)
+    found = np.linalg.lstsq(design * root[:, None], y * root, rcond=None)[0]
+    return Bend(int(at), float(found[1]), float(found[1] + found[2]))
+
+
+def _best_bend(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> int:
+    """Position of the inner value where a bend takes most off the squares around the line.
+
+    A bend at ``t`` adds ``h = max(x - t, 0)`` to the line. What that takes off is the squared product of ``h`` with the
+    line's residuals, over the square of what of ``h`` is no line itself; all of them are sums over the values beyond
+    ``t``, so all bends together cost as much as one.
+    """
+    a, b, _ = _line(x, y, w)
+    z = x - float(w @ x) / float(w.sum())
+    rest = w * (y - a - b * x)
+
+    def beyond(v: np.ndarray) -> np.ndarray:
+        return np.append(np.cumsum(v[::-1])[::-1][1:], 0.0)
+
+    n, first, second = beyond(w), beyond(w * z), beyond(w * z * z)
+    h, zh = first - z * n, second - z * first  # sums of w h and w z h
+    own = zh - z * h - h**2 / w.sum() - zh**2 / float(w @ z**2)
+    took = (beyond(rest * z) - z * beyond(rest)) ** 2 / np.where(own > 0, own, np.inf)
+    return 1 + int(np.argmax(took[1:-1]))  # a line is only given up with three values or more
 
 
 def _segments(x: np.ndarray, means: np.ndarray, fits: Sequence[_Weighted]) -> tuple[Segment, ...]:
