@@ -92,6 +92,20 @@ def test_whole_tiny_step_compiles_to_the_same_numbers() -> None:
     assert report.operators > 100
 
 
+def test_layers_of_one_kind_share_compiled_code() -> None:
+    """Three kinds of layer, each twice and more -> the graphs of one of each, and no address among the breaks."""
+
+    def report(*layers: LayerKind) -> CompileReport:
+        form = Switches(attention="reference", moe="torch", gemm="bf16", glue="torch", launch="compile")
+        small = replace(TINY, layers=layers, experts=4, experts_per_token=2, sinkhorn_iters=2, hash_layers=0)
+        return as_compiled(DecodeStep(small, StepShape(2, 300, 512), form, "cpu"), backend="eager")[1]
+
+    one, more = report(*LayerKind), report(*LayerKind, *LayerKind, LayerKind.C4)
+    assert one.breaks
+    assert (more.graphs, more.operators) == (one.graphs, one.operators)
+    assert " at 0x" not in "".join(more.lines)
+
+
 # --- command and campaign ---------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import torch
 from torch.autograd import profiler as _autograd_profiler
 
 _FLAG = "_is_profiler_enabled"
-_NOTHING: AbstractContextManager[object] = nullcontext()
+NOTHING: AbstractContextManager[object] = nullcontext()  # shared by all who do not trace
 
 
 def profiler_on() -> bool:
@@ -48,5 +48,5 @@ def scope(name: str) -> AbstractContextManager[object]:
         name: the part of the model, e.g. ``layer.7/indexer/logits``.
     """
     if torch.compiler.is_compiling() or not profiler_on():
-        return _NOTHING
+        return NOTHING
     return torch.profiler.record_function(name)

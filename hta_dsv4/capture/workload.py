@@ -11,6 +11,8 @@ Run as a file it decodes a few tokens of the tiny model on the CPU.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 import torch.nn.functional as F  # noqa: N812  (the field's name for it)
 from dsv4_kernels.mhc import MhcWeights
@@ -19,15 +21,16 @@ from hta_dsv4.capture.caches import make_tables, write_index_k, write_kv
 from hta_dsv4.capture.compressor import compress
 from hta_dsv4.capture.config import HC, HEAD_DIM, INDEX_DIM, LayerKind, ModelConfig, StepShape, model_config
 from hta_dsv4.capture.glue import clamped_swiglu, hadamard, rotate_
+from hta_dsv4.capture.layer import Layer, make_layers
 from hta_dsv4.capture.linear import project_f32
 from hta_dsv4.capture.parallel import ALONE, Ranks
 from hta_dsv4.capture.parts import parts_for
 from hta_dsv4.capture.scopes import scope
 from hta_dsv4.capture.sharding import shard_config, shard_weights
-from hta_dsv4.capture.state import LayerCache, Metadata, RopeTables, make_caches, step_metadata
+from hta_dsv4.capture.state import Metadata, RopeTables, make_caches, step_metadata
 from hta_dsv4.capture.straggler import SCOPE, Straggler
 from hta_dsv4.capture.switches import Switches
-from hta_dsv4.capture.weights import IndexerWeights, ModelWeights, random_weights
+from hta_dsv4.capture.weights import ModelWeights, random_weights
 
 
 class DecodeStep:
@@ -67,7 +70,7 @@ class DecodeStep:
         self.ranks, self.local = ranks, shard_config(self.config, ranks.world_size)
         if straggler is not None:
             straggler.check(self.config, ranks)
-        self._late = straggler if straggler is not None and straggler.rank == ranks.rank else None
+        late = straggler if straggler is not None and straggler.rank == ranks.rank else None
         self.parts = parts_for(switches)
         if weights is None:
             generator = torch.Generator(self.device).manual_seed(seed)
@@ -78,6 +81,7 @@ class DecodeStep:
         self.tables = make_tables(shape, generator)
         kinds = self.config.layers
         self.caches, self.cache_sets = make_caches(kinds, self.weights, self.tables, shape.batch, generator)
+        self.layers = make_layers(self.local, self.weights, self.caches, late)
         B = shape.batch
         spread = max(min(shape.context // 8, shape.context - 1), 0)
         back = torch.randint(0, spread + 1, (B,), generator=generator, device=self.device)
@@ -97,7 +101,7 @@ class DecodeStep:
             meta = step_metadata(self.position, self.shape, self.config.index_topk, self.tables, self.rope)
         with scope("embedding"):
             x = self._embed()[:, None, :].repeat(1, HC, 1)
-        for layer in range(len(self.config.layers)):
+        for layer in self.layers:
             x = self._layer(layer, x, meta)
         with scope("head/hc_head"):
             head = self.weights.head
@@ -127,47 +131,44 @@ class DecodeStep:
         mine = self.tokens - self.ranks.rank * entries
         x = table[mine.clamp(0, entries - 1)]
         x.masked_fill_(((mine < 0) | (mine >= entries))[:, None], 0.0)
-        return self._summed(x, "embedding")
+        return self._summed(x, scope("embedding/comm/all_reduce"))
 
-    def _summed(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        """The sum over ranks of partial results, in place."""
+    def _summed(self, x: torch.Tensor, within: AbstractContextManager[object]) -> torch.Tensor:
+        """The sum over ranks of partial results, in place, inside the scope ``within``."""
         if self.ranks.alone:
             return x
-        with scope(f"{name}/comm/all_reduce"):
+        with within:
             out: torch.Tensor = self.parts.all_reduce(x, self.ranks)
             return out
 
-    def _layer(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
-        w, name = self.weights.layers[layer], f"layer.{layer}"
-        y, post, comb = self._mhc_pre(
-            x, self.weights.mhc_attn[layer], w.attn_norm, f"{name}/mhc_pre/attention"
-        )
+    def _layer(self, layer: Layer, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
+        w = layer.weights
+        y, post, comb = self._mhc_pre(layer, x, layer.mhc_attn, w.attn_norm, "attention")
         y = self._attention(layer, y, meta)
-        with scope(f"{name}/mhc_post/attention"):
+        with layer.scope("mhc_post/attention"):
             x = self.parts.mhc_post(y, x, post, comb, variant=self.switches.mhc)
-        y, post, comb = self._mhc_pre(x, self.weights.mhc_ffn[layer], w.ffn_norm, f"{name}/mhc_pre/moe")
+        y, post, comb = self._mhc_pre(layer, x, layer.mhc_ffn, w.ffn_norm, "moe")
         y = self._moe(layer, y)
-        with scope(f"{name}/mhc_post/moe"):
+        with layer.scope("mhc_post/moe"):
             out: torch.Tensor = self.parts.mhc_post(y, x, post, comb, variant=self.switches.mhc)
         return out
 
     def _mhc_pre(
-        self, x: torch.Tensor, w: MhcWeights, norm: torch.Tensor, name: str
+        self, layer: Layer, x: torch.Tensor, w: MhcWeights, norm: torch.Tensor, before: str
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         c = self.config
-        with scope(name):
+        with layer.scope(f"mhc_pre/{before}"):
             y, post, comb = self.parts.mhc_pre(
                 x, w, eps=c.rms_eps, hc_eps=c.hc_eps, iters=c.sinkhorn_iters, variant=self.switches.mhc
             )
-        with scope(name.replace("mhc_pre", "norm")):
+        with layer.scope(f"norm/{before}"):
             return F.rms_norm(y, (c.hidden,), norm, c.rms_eps), post, comb
 
-    def _attention(self, layer: int, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
-        c, w, cache = self.local, self.weights.layers[layer], self.caches[layer]
-        kind, name = c.layers[layer], f"layer.{layer}"
+    def _attention(self, layer: Layer, x: torch.Tensor, meta: Metadata) -> torch.Tensor:
+        c, w, cache, kind = self.local, layer.weights, layer.cache, layer.kind
         rope, fused = "swa" if kind is LayerKind.SWA else "c4", self.switches.glue == "fused"
         B = x.shape[0]
-        with scope(f"{name}/attention/q_kv_proj"):
+        with layer.scope("attention/q_kv_proj"):
             q_a, kv = torch.split(self.parts.project(w.wqkv_a, x), [c.q_lora, HEAD_DIM], dim=1)
             q_lora = F.rms_norm(q_a, (c.q_lora,), w.q_norm, c.rms_eps)
             q = self.parts.project(w.wq_b, q_lora).view(B, c.heads, HEAD_DIM)
@@ -175,7 +176,7 @@ class DecodeStep:
                 q = self.parts.q_norm_rope(q, meta.rope[rope], c.rms_eps)
             else:
                 q = rotate_(F.rms_norm(q, (HEAD_DIM,), None, c.rms_eps), meta.rope[rope])
-        with scope(f"{name}/attention/kv_write"):
+        with layer.scope("attention/kv_write"):
             if fused:
                 self.parts.kv_insert(cache.swa, meta.write_slot, kv, w.kv_norm, meta.rope[rope], c.rms_eps)
             else:
@@ -183,7 +184,7 @@ class DecodeStep:
                 write_kv(cache.swa, meta.write_slot, kv)
         slots, length = None, None
         if w.compressor is not None and cache.state is not None and cache.extra is not None:
-            with scope(f"{name}/compressor"):
+            with layer.scope("compressor"):
                 kv_gate = project_f32(x, w.compressor.kv_gate)
                 write = meta.c4_write if kind is LayerKind.C4 else meta.c128_write
                 start, state = meta.rope[f"{kind.value} entry"], cache.state
@@ -196,40 +197,31 @@ class DecodeStep:
                     write_kv(cache.extra, write, rotate_(entry, start))
             slots, length = meta.c128_slots, meta.c128_length
         if w.indexer is not None:
-            slots, length = (
-                self._indexer(w.indexer, cache, x, q_lora, meta, f"{name}/indexer"),
-                meta.c4_topk_length,
-            )
-        with scope(f"{name}/attention/core"):
+            slots, length = self._indexer(layer, x, q_lora, meta), meta.c4_topk_length
+        with layer.scope("attention/core"):
             out, _ = self.parts.attention(
                 q[:, None], cache.swa, meta.swa_slots, topk_length=meta.swa_length,
                 extra=cache.extra, extra_indices=slots, extra_topk_length=length,
                 attn_sink=w.sink, variant=self.switches.attention,
             )  # fmt: skip
-        with scope(f"{name}/attention/out_proj"):
+        with layer.scope("attention/out_proj"):
             out, inverse = out[:, 0], meta.rope[f"{rope} inverse"]
             out = self.parts.q_norm_rope(out, inverse, 0.0, norm=False) if fused else rotate_(out, inverse)
             low = self.parts.project(w.wo_a, out.reshape(B, c.o_groups, -1))
             y: torch.Tensor = self.parts.project(w.wo_b, low.reshape(B, -1))
-        if self._late is not None and self._late.layer == layer:
-            with scope(f"{name}/attention/{SCOPE}"):
-                self.parts.spend(self._late.microseconds, self.device)
-        return self._summed(y, f"{name}/attention")
+        if layer.late is not None:
+            with layer.scope(f"attention/{SCOPE}"):
+                self.parts.spend(layer.late.microseconds, self.device)
+        return self._summed(y, layer.scope("attention/comm/all_reduce"))
 
-    def _indexer(
-        self,
-        w: IndexerWeights,
-        cache: LayerCache,
-        x: torch.Tensor,
-        q_lora: torch.Tensor,
-        meta: Metadata,
-        name: str,
-    ) -> torch.Tensor:
+    def _indexer(self, layer: Layer, x: torch.Tensor, q_lora: torch.Tensor, meta: Metadata) -> torch.Tensor:
         """Slots of the selected entries, [B, 1, topk] int32."""
         c, B, fused = self.config, x.shape[0], self.switches.glue == "fused"
+        w, cache = layer.weights.indexer, layer.cache
+        assert w is not None
         assert cache.index is not None
         assert cache.index_state is not None
-        with scope(f"{name}/compressor"):
+        with layer.scope("indexer/compressor"):
             kv_gate = project_f32(x, w.compressor.kv_gate)
             start, state = meta.rope["c4 entry"], cache.index_state
             if fused:
@@ -240,7 +232,7 @@ class DecodeStep:
             else:
                 key, _ = compress(kv_gate, meta.position, w.compressor, state, c.rms_eps)
                 write_index_k(cache.index, meta.c4_write, rotate_(key, start) @ self._hadamard)
-        with scope(f"{name}/q_proj"):
+        with layer.scope("indexer/q_proj"):
             q = self.parts.project(w.wq_b, q_lora).view(B, c.index_heads, INDEX_DIM)
             weights = x.to(w.weights_proj.dtype) @ w.weights_proj.t()
             factor = (INDEX_DIM * c.index_heads) ** -0.5
@@ -252,21 +244,20 @@ class DecodeStep:
                 codes = (turned / scale).to(torch.float8_e4m3fn)
                 weights = weights.float() * scale[..., 0] * factor
         table = self.tables.c4.pages
-        with scope(f"{name}/logits"):
+        with layer.scope("indexer/logits"):
             scores = self.parts.index_logits(
                 codes, cache.index, weights, table, meta.c4_length, variant=self.switches.indexer
             )
-        with scope(f"{name}/topk"):
+        with layer.scope("indexer/topk"):
             form = "triton" if self.switches.indexer == "triton" else "torch"
             selected: torch.Tensor = self.parts.index_topk(
                 scores, meta.c4_length, table, c.index_topk, variant=form
             )
             return selected[:, None]
 
-    def _moe(self, layer: int, x: torch.Tensor) -> torch.Tensor:
-        c, w, name = self.config, self.weights.layers[layer], f"layer.{layer}/moe"
-        with scope(f"{name}/router"):
-            hashed = layer < c.hash_layers
+    def _moe(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
+        c, w, hashed = self.config, layer.weights, layer.hashed
+        with layer.scope("moe/router"):
             ids, weights = self.parts.route(
                 project_f32(x, w.router),
                 bias=None if hashed else w.router_bias,
@@ -275,15 +266,15 @@ class DecodeStep:
                 hash_ids=w.hash_table[self.tokens] if hashed else None,
                 variant=self.switches.moe,
             )
-        with scope(f"{name}/experts"):
+        with layer.scope("moe/experts"):
             routed: torch.Tensor = self.parts.experts(
                 x, w.experts, ids, weights, limit=c.swiglu_limit, variant=self.switches.moe
             )
-        with scope(f"{name}/shared_expert"):
+        with layer.scope("moe/shared_expert"):
             swiglu = self.parts.swiglu if self.switches.glue == "fused" else clamped_swiglu
             shared = swiglu(self.parts.project(w.shared_w13, x), c.swiglu_limit)
             out: torch.Tensor = routed + self.parts.project(w.shared_w2, shared)
-        return self._summed(out, name)
+        return self._summed(out, layer.scope("moe/comm/all_reduce"))
 
 
 if __name__ == "__main__":
