@@ -198,17 +198,21 @@ def _structure(
         _launches_per_step(parts.base.part, {n: m.name for m in parts.matches for n in m.base}),
         _launches_per_step(parts.other.part, {n: m.name for m in parts.matches for n in m.other}),
     ]
-    always = [{name for name, n in side.items() if n.min() > 0} for side in counts]
-    steady = [{name for name, n in side.items() if n.min() == n.max()} for side in counts]
+    always = [set(labels[n.min(axis=0) > 0].tolist()) for labels, n in counts]
+    steady = [set(labels[n.min(axis=0) == n.max(axis=0)].tolist()) for labels, n in counts]
     # a kernel that is only counted to another origin has not changed, except in a table by origin
     cells = (
         cells.groupby(list(dict.fromkeys([*by, "kernel"])), sort=False)[list(d.EFFECTS)].sum().reset_index()
     )
-    kernel = cells["kernel"]
+    kernels = cells["kernel"].tolist()
+
+    def of(names: set[object]) -> np.ndarray:
+        return np.fromiter((k in names for k in kernels), bool, len(kernels))
+
     certain = (
-        cells[d.APPEARED_NS].where(kernel.isin(always[1]), 0)
-        + cells[d.DISAPPEARED_NS].where(kernel.isin(always[0]), 0)
-        + cells[d.COUNT_NS].where(kernel.isin(steady[0] & steady[1]), 0)
+        cells[d.APPEARED_NS].where(of(always[1]), 0)
+        + cells[d.DISAPPEARED_NS].where(of(always[0]), 0)
+        + cells[d.COUNT_NS].where(of(steady[0] & steady[1]), 0)
     )
     frame = pd.DataFrame(
         {"net": certain, "certain": certain.abs(), "size": cells[list(d.EFFECTS)].abs().sum(axis=1)}
@@ -224,11 +228,12 @@ def _structure(
     ]
 
 
-def _launches_per_step(part: Counted, shown: Mapping[str, str]) -> dict[object, np.ndarray]:
+def _launches_per_step(part: Counted, shown: Mapping[str, str]) -> tuple[np.ndarray, np.ndarray]:
+    """Kernels, object [kernels], and how often each ran in each step, int64 [steps, kernels]."""
     keyed = _keyed(part, ("kernel",), shown, False)
     counts = np.zeros((part.steps, len(keyed.labels)), dtype=np.int64)
     np.add.at(counts, (part.step, keyed.codes), 1)
-    return {label: counts[:, i] for i, label in enumerate(keyed.labels)}
+    return np.array(keyed.labels, dtype=object), counts
 
 
 def _launches(name: object, base: _Keyed, other: _Keyed) -> str:

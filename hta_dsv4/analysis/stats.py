@@ -165,14 +165,18 @@ def compare_steps(
         fewest = min(len(a), len(b))
         why = f"too few steps for an interval: {fewest}, at least {MIN_STEPS} are needed"
     t = t_quantile(1 - (1 - level) / 2 / max(quantities, 1), dof)
+    floors = None
+    if errors is not None and min(len(a), len(b)) > 1:
+        floors = np.maximum(
+            *(np.abs(x[len(x) - len(x) // 2 :].mean(axis=0) - x[: len(x) // 2].mean(axis=0)) for x in (a, b))
+        )
     out = []
     for q in range(quantities):
         interval = None
         if errors is not None:
             half = t * float(errors[q])
             interval = (float(delta[q]) - half, float(delta[q]) + half)
-        floors = [f for f in (halves_floor(a[:, q]), halves_floor(b[:, q])) if f is not None]
-        floor = max(floors) if floors and errors is not None else None
+        floor = None if floors is None else float(floors[q])
         across, across_floor = _across(base, other, q)
         within, reason = _judge(float(delta[q]), interval, floor, why, a[:, q], b[:, q])
         if across != UNKNOWN:
@@ -214,6 +218,8 @@ def _few(delta: float, why: str, a: np.ndarray, b: np.ndarray) -> tuple[str, str
 
 def _across(base: Sequence[np.ndarray], other: Sequence[np.ndarray], q: int) -> tuple[str, float]:
     """Verdict and floor from repeated captures: the means of all captures of both sides must not interleave."""
+    if max(len(side) for side in (base, other)) < 2:
+        return UNKNOWN, 0.0
     means = [[float(np.mean(c[:, q])) for c in side if len(c)] for side in (base, other)]
     repeats = [m for m in means if len(m) > 1]
     if not repeats:
