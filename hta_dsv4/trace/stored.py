@@ -10,26 +10,26 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hta_dsv4.trace.model import Device, Trace, TraceMeta
+from hta_dsv4.trace.model import Trace
 
 TABLES = ("activities", "events")
 ROWS = 1 << 20  # rows of a row group: what is held a second time while writing and reading
-# What is stored; a field added to the model and not here is noticed instead of lost.
-_TRACE = frozenset({"path", "meta", "activities", "events", "warnings", "partial"})
-_META = frozenset({
-    "base_time_ns", "devices", "distributed", "rank_known", "rank_labels", "versions", "record_shapes", "with_stack",
-    "trace_name", "extra",
-})  # fmt: skip
+_APART = (
+    "path",
+    *TABLES,
+)  # fields of a trace that are no JSON; every other is stored and comes back by its type
 _NULLABLE = {"Int32": np.int32, "Int64": np.int64}
 _PLAIN = {"int32": np.int32, "int64": np.int64}
 
@@ -50,17 +50,9 @@ def store(trace: Trace, folder: Path, about: Mapping[str, Any]) -> None:
         OSError: the files cannot be written.
         TypeError, ValueError: the trace holds what JSON or these tables cannot.
     """
-    for kind, known in ((Trace, _TRACE), (TraceMeta, _META)):
-        if more := {f.name for f in fields(kind)} ^ known:
-            raise TypeError(f"{kind.__name__} has fields that are not stored: {', '.join(sorted(more))}")
     tables = {name: _write(getattr(trace, name), folder / f"{name}.parquet") for name in TABLES}
-    body = {
-        "about": dict(about),
-        "tables": tables,
-        "meta": _meta_out(trace.meta),
-        "warnings": list(trace.warnings),
-        "partial": trace.partial,
-    }
+    facts = {name: getattr(trace, name) for name in _facts()}
+    body = {"about": dict(about), "tables": tables, "facts": {**facts, "meta": asdict(trace.meta)}}
     text = json.dumps(body)
     (folder / "trace.json").write_text(f"{_digest(text.encode())}\n{text}\n", encoding="ascii")
 
@@ -79,9 +71,9 @@ def load(folder: Path, path: Path) -> Trace:
     body = _body(folder)
     try:
         activities, events = (_read(folder / f"{t}.parquet", body["tables"][t]) for t in TABLES)
-        return Trace(
-            path, _meta_in(body["meta"]), activities, events, tuple(body["warnings"]), bool(body["partial"])
-        )
+        # JSON has no tuples, and text alone as keys: the types of the fields say what there was
+        facts = {n: msgspec.convert(body["facts"][n], t, str_keys=True) for n, t in _facts().items()}
+        return Trace(path=path, activities=activities, events=events, **facts)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise Damaged(f"{folder}: {error}") from error
 
@@ -92,6 +84,12 @@ def about_of(folder: Path) -> dict[str, Any]:
     if not isinstance(about, dict):
         raise Damaged(f"{folder}: nothing about it")
     return about
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    """The fields of a trace that are JSON, and their types."""
+    return {name: kind for name, kind in get_type_hints(Trace).items() if name not in _APART}
 
 
 def _body(folder: Path) -> dict[str, Any]:
@@ -196,20 +194,3 @@ def _column(values: npt.NDArray[Any], mask: npt.NDArray[np.bool_] | None, how: M
     if mask is not None:
         return pd.arrays.IntegerArray(values.astype(_NULLABLE[how["dtype"]], copy=False), mask)
     return values.astype(_PLAIN[how["dtype"]], copy=False)
-
-
-# --- metadata ------------------------------------------------------------------------------------------
-
-
-def _meta_out(meta: TraceMeta) -> dict[str, Any]:
-    body = {name: getattr(meta, name) for name in sorted(_META)}
-    body["devices"] = [[d.index, d.name, d.properties] for d in meta.devices]
-    body["rank_labels"] = list(map(list, meta.rank_labels.items()))  # JSON has no numbers as keys
-    return body
-
-
-def _meta_in(body: Mapping[str, Any]) -> TraceMeta:
-    devices = tuple(Device(index, name, properties) for index, name, properties in body["devices"])
-    return TraceMeta(
-        **{**body, "devices": devices, "rank_labels": {int(r): label for r, label in body["rank_labels"]}}
-    )
