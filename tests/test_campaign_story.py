@@ -11,11 +11,8 @@ import pytest
 
 from hta_dsv4 import shipped
 from hta_dsv4.analysis import shares as sh
-from hta_dsv4.analysis.gaps import CALL, LATE, WAITED, gaps
-from hta_dsv4.analysis.idle import idle
 from hta_dsv4.analysis.stats import BEYOND_SPREAD, STRUCTURAL, WITHIN_SPREAD
 from hta_dsv4.analysis.why import Explanation, Why
-from hta_dsv4.analysis.window import window
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.runs import comparing
 from hta_dsv4.runs.profiler_cost import profiler_notes, recorded
@@ -129,15 +126,6 @@ def test_waiting_for_the_host_is_told_from_working(chain):
     for found, why in ((mma, chain.pairs[0]), (split_k, chain.pairs[1])):
         assert abs(found.idle_ns / found.steps - why.decomposition.other.per_step.idle_ns) < 1
     assert "mma and split_k are host-bound" in explanation_grids(chain)[2].lead[2]
-
-
-def test_the_empty_queue_is_what_the_gaps_say(story):
-    """split_k -> the same idle time with an empty queue as the division of every gap by cause."""
-    run = story("split_k")
-    divided = gaps(window(run.classified[0], run.steps[0], 0), run.traces[0].events)
-    found = idle(run.counted)
-    assert found.idle_ns == divided.idle_ns
-    assert found.queue_empty_ns == int(divided.table[[LATE, WAITED, CALL]].sum().sum())
 
 
 def test_the_profilers_part_of_the_idle_time_is_said(story):

@@ -36,6 +36,14 @@ def test_a_kernel_queued_in_time_waits_for_no_launch():
     assert (found.idle_ns, found.queue_empty_ns, found.host_bound) == (2_000, 0, False)
 
 
+def test_a_gap_inside_a_graph_is_not_the_hosts():
+    """The graph's launch call still runs while its first nodes do -> the gap between two of them is the graph's."""
+    one = {col.LAUNCH_NAME: "cudaGraphLaunch", col.LAUNCH_INDEX: 0, col.LAUNCH_DUR_NS: 30_000}
+    nodes = [kernel("k", start, 5_000, 0, **one) for start in (10_000, 20_000)]
+    found = idle(counted(labelled(make_trace(nodes)), given_steps([0], [0, 0]), 0))
+    assert (found.idle_ns, found.queue_empty_ns, found.launches) == (5_000, 0, 1)
+
+
 def test_the_wait_ends_when_the_kernel_starts():
     """The kernel starts at 50 us while its call runs to 70 -> the whole gap of 40 us, no more."""
     found = idle(part((0, 10_000, -5_000, 1_000), (50_000, 5_000, 45_000, 25_000)))

@@ -43,6 +43,7 @@ HOST = (LATE, WAITED, CALL, START)
 
 EARLY = 0.01
 """More launched activities than this that start before their launch call began: the clocks do not agree."""
+_OF_LAUNCH = (col.LAUNCH_NAME, col.LAUNCH_START_NS, col.LAUNCH_DUR_NS, col.LAUNCH_INDEX)
 
 # columns of gaps(): one row per gap, beside one per cause (int64 ns; they add up to the gap)
 BEGIN_NS, GAP_NS = "begin_ns", "gap_ns"  # int64
@@ -107,7 +108,7 @@ def _of_span(span: Span) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def _unusable(acts: pd.DataFrame) -> str:
-    if col.LAUNCH_START_NS not in acts or not acts[col.LAUNCH_START_NS].notna().any():
+    if any(c not in acts for c in _OF_LAUNCH) or not acts[col.LAUNCH_START_NS].notna().any():
         return "no activity has its launch in the trace, so no cause of idle time; record with ProfilerActivity.CPU"
     launched = acts[col.LAUNCH_START_NS].notna().to_numpy()
     early = acts[col.START_NS].to_numpy()[launched] < acts[col.LAUNCH_START_NS][launched].to_numpy(

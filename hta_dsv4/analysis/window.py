@@ -93,8 +93,13 @@ def window(activities: pd.DataFrame, steps: Steps, rank: int) -> Window:
     """
     part = counted(activities, steps, rank)
     if part.steps:
-        step, runs = part.step.astype(np.int64), part.run.astype(np.int64)
-        return Window(rank, part.steps, part.activities.reset_index(drop=True), step, runs[step], runs)
+        return of_counted(part)
     table = activities[activities[col.RANK] == rank].reset_index(drop=True)
     none, nowhere = np.full(len(table), -1, dtype=np.int64), np.zeros(len(table), dtype=np.int64)
     return Window(rank, 0, table, none, nowhere, np.zeros(0, dtype=np.int64))
+
+
+def of_counted(part: Counted) -> Window:
+    """The counted steps of a rank as a window; empty where there are none."""
+    step, runs = part.step.astype(np.int64), part.run.astype(np.int64)
+    return Window(part.rank, part.steps, part.activities.reset_index(drop=True), step, runs[step], runs)
