@@ -33,7 +33,8 @@ from isal import isal_zlib
 
 from hta_dsv4.trace.collect import Collector
 from hta_dsv4.trace.container import open_trace
-from hta_dsv4.trace.framing import Framing, Piece
+from hta_dsv4.trace.cuts import Piece
+from hta_dsv4.trace.framing import Framing
 
 VARIABLE = "HTA_DSV4_PROCESSES"
 """Environment variable: how many processes read one trace; 1 for no others. By default as many as cores are idle."""

@@ -9,36 +9,31 @@ shows the same way: the decoder names the byte where the array was closed and ot
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, Protocol
 
 import msgspec
 
 from hta_dsv4.trace import repair
+from hta_dsv4.trace.cuts import Piece, Pieces, close_before, cuts, ends_open, last_commas
 from hta_dsv4.trace.envelope import BAD_UTF8, BLANK, REMEDY_CUT, Envelope, error_byte, reason
 from hta_dsv4.trace.limits import EVENT_VARIABLE
 
-T = TypeVar("T")
-
 BAD_SHOWN = 5  # malformed events reported one by one; the rest are counted
-TRIAL_BYTES = 256 << 20  # what trying cuts in one text may decode in all: half a second
-_BOUNDARY = re.compile(rb"\}\s*,\s*\{")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Some whole events, if the guess is right.
+class Decoder(Protocol):
+    """Decodes JSON arrays of events, as :class:`~hta_dsv4.trace.schema.EventDecoder` does."""
 
-    Attributes:
-        text: events, the comma after the last, and blanks up to the next event.
-        end: where the last event ends; 0 where this is the rest, of which nothing is known.
-    """
+    def decode(self, text: memoryview) -> list[Any]:
+        """Raises :class:`msgspec.DecodeError` on bad syntax, ``ValidationError`` on values of an undeclared type."""
+        ...
 
-    text: bytes
-    end: int
+    def split(self, text: bytes) -> list[Any]:
+        """The same array event by event, tolerating such values."""
+        ...
 
 
 @dataclass
@@ -56,16 +51,13 @@ class Framing(Envelope):
 
     def batches(
         self,
-        decode: Callable[[memoryview], list[T]],
-        split: Callable[[bytes], list[T]],
+        decoder: Decoder,
         ahead: Callable[[Framing, bytes], bytes] | None = None,
-    ) -> Iterator[list[T]]:
+    ) -> Iterator[list[Any]]:
         """Give all events of the trace, in file order, some thousands at a time.
 
         Args:
-            decode: decodes a JSON array of events; raises :class:`msgspec.DecodeError` on bad syntax and
-                :class:`msgspec.ValidationError` on values of an undeclared type.
-            split: decodes the same array event by event, tolerating such values.
+            decoder: decodes events.
             ahead: may read events first (by :meth:`pieces`); gets the text before the first, returns the rest.
 
         Yields:
@@ -78,7 +70,7 @@ class Framing(Envelope):
         if ahead is not None:
             pending = ahead(self, pending)
         while True:
-            batch, pending, done = self._next(pending, decode, split)
+            batch, pending, done = self._next(pending, decoder)
             if batch:
                 yield batch
             if done:
@@ -103,7 +95,7 @@ class Framing(Envelope):
         Args:
             pending: text before the first piece.
         """
-        return Pieces(self, pending)
+        return Pieces(self.stream, self.chunk, pending)
 
     def passed(self, piece: Piece) -> None:
         """The events of a piece have been read."""
@@ -111,9 +103,7 @@ class Framing(Envelope):
 
     # -- the events -------------------------------------------------------------------------------------
 
-    def _next(
-        self, pending: bytes, decode: Callable[[memoryview], list[T]], split: Callable[[bytes], list[T]]
-    ) -> tuple[list[T], bytes, bool]:
+    def _next(self, pending: bytes, decoder: Decoder) -> tuple[list[Any], bytes, bool]:
         """Decode one batch from the stream: (events, text left over, whether the list has ended)."""
         want = self._want
         # One byte more than the text: room for the bracket that closes a piece on trial.
@@ -127,18 +117,17 @@ class Framing(Envelope):
             if self._sanitize:
                 text = self._sanitized(text)
             error: msgspec.DecodeError | None = None
-            for end in _cuts(text):
-                result = self._try(text, end, decode, split)
+            for end in cuts(text):
+                result = self._try(text, end, decoder)
                 if isinstance(result, list):
                     self._want = min(self.chunk, self._want * 2)
-                    rest = bytes(memoryview(text)[end:-1])
-                    return result, self._advance(rest, 0, end - 1, drop_comma=True), False
+                    return result, self._after(text, end), False
                 error = result
                 if "truncated" not in str(error):
                     break
             else:
                 # No cut held: the list ends in this piece, or one event is longer than the piece.
-                result = self._try(text, None, decode, split)
+                result = self._try(text, None, decoder)
                 if isinstance(result, list):
                     # The text read so far happens to stop at the bracket that closes the list.
                     self._finish_at(text, text.rindex(b"]") + 1)
@@ -147,8 +136,8 @@ class Framing(Envelope):
             assert error is not None
             message = str(error)
             if "trailing characters" in message:
-                view = memoryview(text)[: _close_before(text, error_byte(error, len(text)))]
-                result = self._decode(view, decode, split)
+                view = memoryview(text)[: close_before(text, error_byte(error, len(text)))]
+                result = self._decode(view, decoder)
                 self._finish_at(text, len(view))
                 return result, b"", True
             at = error_byte(error, len(text))
@@ -158,62 +147,57 @@ class Framing(Envelope):
                     what = f"an event at byte {self._offset} is longer than {self.most} bytes"
                     raise self._error(what, f"capture it again, or raise {EVENT_VARIABLE}")
                 # No "} , {" at all: one huge event, or entries that are no objects and may be cut at any comma.
-                for end in _last_commas(text):
-                    result = self._try(text, end, decode, split)
+                for end in last_commas(text):
+                    result = self._try(text, end, decoder)
                     if isinstance(result, list):
-                        rest = bytes(memoryview(text)[end:-1])
-                        return result, self._advance(rest, 0, end - 1, drop_comma=True), False
+                        return result, self._after(text, end), False
                 want = len(text) * 2
                 continue
-            if "truncated" in message or (near_end and _ends_open(text)):
+            if "truncated" in message or (near_end and ends_open(text)):
                 if self._repair(text):  # half a pair of surrogates in the last event looks like a cut
                     continue
                 # Cut, or a quote or bracket lost long before: then whole events follow, which a cut has not.
                 opened = repair.open_event(bytes(text[:-1]))
                 if opened.resume is None:
-                    return self._cut_here(text, opened.before, decode, split)
+                    return self._cut_here(text, opened.before, decoder)
                 at = opened.start
                 error = msgspec.DecodeError(f"an event that does not end (byte {at})")
             # The commonest faults are literal (NaN, stray commas, bad escapes): fix those and look again.
             # "Expected , or }" is none of them but a raw quote or an overwritten piece.
             if ": expected" not in message and self._repair(text):
                 continue
-            skipped = self._skip_bad(text, error, decode, split, eof)
+            skipped = self._skip_bad(text, error, decoder, eof)
             if skipped is not None:
                 return skipped
             want = len(text) * 2  # the next good event is not in this piece
 
-    def _try(
-        self,
-        text: bytearray,
-        end: int | None,
-        decode: Callable[[memoryview], list[T]],
-        split: Callable[[bytes], list[T]],
-    ) -> list[T] | msgspec.DecodeError:
+    def _after(self, text: bytearray, end: int) -> bytes:
+        """What is left of a text when the events up to a cut are read."""
+        return self._advance(bytes(memoryview(text)[end:-1]), 0, end - 1, drop_comma=True)
+
+    def _try(self, text: bytearray, end: int | None, decoder: Decoder) -> list[Any] | msgspec.DecodeError:
         """Decode ``text[:end]`` as a closed array; the error when it is none."""
         if end is None:
             try:
-                return self._decode(memoryview(text), decode, split)
+                return self._decode(memoryview(text), decoder)
             except msgspec.DecodeError as error:
                 return _bare(error)
         # In place, as copying megabytes per trial costs more than decoding them. Decoded events may go on
         # looking into this text; the byte that is changed and restored belongs to none of them.
         kept, text[end] = text[end], ord("]")
         try:
-            return self._decode(memoryview(text)[: end + 1], decode, split)
+            return self._decode(memoryview(text)[: end + 1], decoder)
         except msgspec.DecodeError as error:
             return _bare(error)
         finally:
             text[end] = kept
 
-    def _decode(
-        self, view: memoryview, decode: Callable[[memoryview], list[T]], split: Callable[[bytes], list[T]]
-    ) -> list[T]:
-        def either(view: memoryview) -> list[T]:
+    def _decode(self, view: memoryview, decoder: Decoder) -> list[Any]:
+        def either(view: memoryview) -> list[Any]:
             try:
-                return decode(view)
+                return decoder.decode(view)
             except msgspec.ValidationError:
-                return split(bytes(view))
+                return decoder.split(bytes(view))
 
         try:
             return either(view)
@@ -241,13 +225,8 @@ class Framing(Envelope):
         return bytearray(fixed) if counts else text
 
     def _skip_bad(
-        self,
-        text: bytearray,
-        error: msgspec.DecodeError,
-        decode: Callable[[memoryview], list[T]],
-        split: Callable[[bytes], list[T]],
-        eof: bool,
-    ) -> tuple[list[T], bytes, bool] | None:
+        self, text: bytearray, error: msgspec.DecodeError, decoder: Decoder, eof: bool
+    ) -> tuple[list[Any], bytes, bool] | None:
         """An event does not parse: leave it out where it certainly is no GPU activity, else refuse.
 
         Returns:
@@ -271,9 +250,9 @@ class Framing(Envelope):
             self.warnings.append(
                 f"malformed {kind} at {place} left out ({reason(error)}): {' '.join(shown.split())}"
             )
-        head: list[T] = []
+        head: list[Any] = []
         if bad.before > 1:
-            head = self._decode(memoryview(bytes(text[: bad.before]) + b"]"), decode, split)
+            head = self._decode(memoryview(bytes(text[: bad.before]) + b"]"), decoder)
         if bad.resume is None:
             return head, b"", True
         # Where there is one there are often more: go on in small pieces so that each costs little.
@@ -283,13 +262,7 @@ class Framing(Envelope):
 
     # -- ends -------------------------------------------------------------------------------------------
 
-    def _cut_here(
-        self,
-        text: bytearray,
-        end: int,
-        decode: Callable[[memoryview], list[T]],
-        split: Callable[[bytes], list[T]],
-    ) -> tuple[list[T], bytes, bool]:
+    def _cut_here(self, text: bytearray, end: int, decoder: Decoder) -> tuple[list[Any], bytes, bool]:
         """The text ends inside an event, the events up to ``end`` being whole: refuse, or keep those."""
         stripped = bytes(text).rstrip(BLANK + b"\0")
         # The last event may be whole, with only the end of the list missing.
@@ -302,7 +275,7 @@ class Framing(Envelope):
             self.warnings.append("the list of events has no closing bracket (allowed in a bare list)")
         else:
             self._refuse(self._cut_text(text), REMEDY_CUT)
-        return self._decode(memoryview(head), decode, split), b"", True
+        return self._decode(memoryview(head), decoder), b"", True
 
     def _cut_text(self, text: bytearray) -> str:
         end = self._offset + len(text) - 2
@@ -315,77 +288,7 @@ class Framing(Envelope):
         self._finish(rest)
 
 
-@dataclass
-class Pieces:
-    """An iterator over the pieces of a trace; the last, where no cut is in sight, has an ``end`` of 0.
-
-    Attributes:
-        framing: where text comes from.
-        pending: text that was read and is in no piece yet.
-    """
-
-    framing: Framing
-    pending: bytes
-    _done: bool = False
-
-    def __iter__(self) -> Pieces:
-        return self
-
-    def __next__(self) -> Piece:
-        """Read and cut the next piece."""
-        if self._done:
-            raise StopIteration
-        more = self.framing.stream.read(self.framing.chunk)
-        text = self.pending + more
-        end = next(_cuts(text), 0) if more else 0
-        following = _BOUNDARY.match(text, end - 1) if end else None
-        if following is None:
-            self._done, self.pending = True, b""
-            return Piece(text, 0)
-        self.pending = text[following.end() - 1 :]
-        return Piece(text[: following.end() - 1], end)
-
-
-def _cuts(text: bytes | bytearray) -> Iterator[int]:
-    """Ends of pieces worth trying: just after the ``}`` of ``} , {``, from the end of the text backwards."""
-    end, window = len(text), 1 << 14
-    tried, most = 0, max(8, min(200, TRIAL_BYTES // len(text)))
-    while end > 1 and tried < most:
-        start = max(1, end - window)
-        ends = [m.start() + 1 for m in _BOUNDARY.finditer(text, start, end)]
-        for cut in reversed(ends[tried - most :]):  # the last of them, as many as may still be tried
-            tried += 1
-            yield cut
-        if ends:
-            end = ends[0] + 1
-        elif start == 1:
-            return
-        else:
-            end = start + 256  # overlap: a boundary may span two windows
-            if window > len(text):
-                return
-        window *= 4
-
-
-def _last_commas(text: bytearray) -> list[int]:
-    """The last commas in a long text without ``} , {``, outside strings only by chance."""
-    if len(text) < 1 << 16 or _BOUNDARY.search(text) is not None:
-        return []
-    last = text.rfind(b",")
-    return [at for at in (last, text.rfind(b",", 0, max(last, 0))) if at > 1]
-
-
 def _bare(error: msgspec.DecodeError) -> msgspec.DecodeError:
     """The error without its frames, which would keep every text tried alive while no garbage is collected."""
     error.__context__ = None
     return error.with_traceback(None)
-
-
-def _ends_open(text: bytearray) -> bool:
-    """Whether the last bytes can only be the start of something (a number or word that was cut)."""
-    return re.search(rb"[-+.eE0-9a-zA-Z\\]\s*$", bytes(text[-64:])) is not None
-
-
-def _close_before(text: bytearray, stop: int) -> int:
-    """Position just after the ``]`` that closed the array, given where the text after it begins."""
-    return text.rfind(b"]", 0, stop - 1) + 1  # the decoder names the byte after the first that is too much

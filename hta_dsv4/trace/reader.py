@@ -144,7 +144,7 @@ def _read(
 
     try:
         with _no_garbage_collection():
-            for batch in framing.batches(collector.decoder.decode, collector.decoder.split, ahead):
+            for batch in framing.batches(collector.decoder, ahead):
                 collector.add(batch)
                 if sum(collector.notes[what] for what in NO_EVENTS) > MOST_NO_EVENTS:
                     raise TraceError(
