@@ -20,7 +20,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hta_dsv4.errors import TraceError
-from hta_dsv4.trace import cache, stored
+from hta_dsv4.trace import cache, cache_folder, stored
+from hta_dsv4.trace.content import Content
 from hta_dsv4.trace.model import Trace, TraceMeta
 from hta_dsv4.trace.reader import read_trace, read_traces
 from tests.builders import KinetoTrace, baseline
@@ -33,7 +34,7 @@ SHIPPED = Path(__file__).parents[1] / "traces"
 def home(tmp_path, monkeypatch) -> Path:
     """An empty cache that takes traces of any size."""
     where = tmp_path / "cache"
-    monkeypatch.setenv(cache.VARIABLE, str(where))
+    monkeypatch.setenv(cache_folder.VARIABLE, str(where))
     monkeypatch.setattr(cache, "MIN_JSON_BYTES", 0)
     monkeypatch.setattr(cache, "MIN_FILE_BYTES", 0)
     return where
@@ -203,18 +204,16 @@ def test_a_changed_file_is_read_afresh(home, tmp_path):
     assert len(entries(home)) == 2
 
 
-def test_a_digest_is_not_believed_where_the_sample_differs(home, tmp_path, monkeypatch):
+def test_a_digest_is_not_believed_where_the_sample_differs(tmp_path):
     """Times and inode that tell nothing -> the sampled blocks tell that the file is another."""
     path = put(tmp_path / "x.json", baseline().text())
-    read_trace(path)
-    slot = cache.Slot(path, {})
-    slot._folder, slot._stat = home, path.stat()
-    assert slot._remembered() is not None
+    content = Content(path, tmp_path / "paths")
+    assert content.digest() == content._remembered() is not None
     with open(path, "r+b") as file:
         file.seek(-3, os.SEEK_END)
         file.write(b" ")
-    assert slot._stat.st_size == path.stat().st_size
-    assert slot._remembered() is None
+    assert content.size == path.stat().st_size
+    assert content._remembered() is None
 
 
 def test_a_file_written_this_moment_is_hashed_again(home, tmp_path):
@@ -223,7 +222,7 @@ def test_a_file_written_this_moment_is_hashed_again(home, tmp_path):
     path.write_text(baseline().text())
     slot = cache.Slot(path, {})
     assert slot.find() is None
-    slot._started_ns = path.stat().st_ctime_ns + 1_000_000
+    slot._content._looked_ns = path.stat().st_ctime_ns + 1_000_000
     assert not slot.keep(read_trace(path, cache=False), 1000)
     assert not entries(home)
 
@@ -349,15 +348,15 @@ def test_a_full_disk_leaves_nothing_half_written(home, tmp_path):
 _WORK = """
 import sys
 from pathlib import Path
-from hta_dsv4.trace import cache
+from hta_dsv4.trace import cache, cache_folder
 from hta_dsv4.trace.reader import read_trace
 cache.MIN_JSON_BYTES = cache.MIN_FILE_BYTES = 0
 for i in range(12):
     trace = read_trace(sys.argv[1])
     print(len(trace.activities), int(trace.activities["dur_ns"].sum()), len(trace.events), len(trace.warnings))
     if i % 4 == int(sys.argv[2]):
-        for entry in (cache.folder() / "traces").iterdir():
-            cache.evict(cache.folder(), 0)
+        for entry in (cache_folder.folder() / "traces").iterdir():
+            cache_folder.evict(cache_folder.folder(), 0)
 """
 
 
@@ -393,8 +392,8 @@ def test_the_oldest_go_first(home, tmp_path, monkeypatch):
     """A limit for two entries and three traces -> the one used longest ago is gone."""
     paths = [put(tmp_path / f"{n}.json", baseline().text() + " " * n) for n in range(3)]
     read_trace(paths[0])
-    size = cache.usage(home).bytes
-    monkeypatch.setenv(cache.LIMIT_VARIABLE, str(2.5 * size / 1e9))
+    size = cache_folder.usage(home).bytes
+    monkeypatch.setenv(cache_folder.LIMIT_VARIABLE, str(2.5 * size / 1e9))
     read_trace(paths[1])
     read_trace(paths[0])  # used again: now paths[1] is the oldest
     read_trace(paths[2])
@@ -408,30 +407,30 @@ def test_nothing_but_entries_is_ever_removed(home, tmp_path):
     (home / "traces" / "mine").mkdir()
     (home / "traces" / "mine" / "a.json").write_text("x")
     (home / "paths" / "mine.json").write_text("x")
-    assert cache.clear(home) == 1
-    assert cache.usage(home).entries == 0
+    assert cache_folder.clear(home) == 1
+    assert cache_folder.usage(home).entries == 0
     assert (home / "traces" / "mine" / "a.json").exists()
     assert (home / "paths" / "mine.json").exists()
 
 
 def test_where_it_is(monkeypatch, tmp_path):
     """HTA_DSV4_CACHE, XDG_CACHE_HOME or the home folder -> in this order; off -> none."""
-    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
-    assert cache.folder() == tmp_path
-    monkeypatch.setenv(cache.VARIABLE, " OFF ")
-    assert cache.folder() is None
-    monkeypatch.delenv(cache.VARIABLE)
+    monkeypatch.setenv(cache_folder.VARIABLE, str(tmp_path))
+    assert cache_folder.folder() == tmp_path
+    monkeypatch.setenv(cache_folder.VARIABLE, " OFF ")
+    assert cache_folder.folder() is None
+    monkeypatch.delenv(cache_folder.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.folder() == tmp_path / "hta_dsv4"
+    assert cache_folder.folder() == tmp_path / "hta_dsv4"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert cache.folder() == Path("/home/someone/.cache/hta_dsv4")
+    assert cache_folder.folder() == Path("/home/someone/.cache/hta_dsv4")
 
 
 def test_off_reads_and_keeps_nothing(home, tmp_path, monkeypatch):
     """HTA_DSV4_CACHE=off -> no entry, and one that is there is not used."""
     path = put(tmp_path / "x.json", baseline().text())
-    monkeypatch.setenv(cache.VARIABLE, "off")
+    monkeypatch.setenv(cache_folder.VARIABLE, "off")
     read_trace(path)
     assert not entries(home)
 
@@ -453,14 +452,14 @@ def test_no_cache_may_stand_anywhere(home, tmp_path, monkeypatch):
     """--no-cache before or after the command's name -> nothing kept; after ``--`` it is a name."""
     path = put(tmp_path / "x.json", baseline().text())
     for words in (["--no-cache", "shares", str(path)], ["shares", str(path), "--no-cache"]):
-        monkeypatch.setenv(cache.VARIABLE, str(home))
+        monkeypatch.setenv(cache_folder.VARIABLE, str(home))
         assert cli(*words).returncode == 0
         assert not entries(home)
-    monkeypatch.setenv(cache.VARIABLE, str(home))
+    monkeypatch.setenv(cache_folder.VARIABLE, str(home))
     assert cli("shares", str(path)).returncode == 0
     assert len(entries(home)) == 1
     assert "--no-cache" in cli("explain", "--", "--no-cache").stdout
-    monkeypatch.setenv(cache.VARIABLE, "off")
+    monkeypatch.setenv(cache_folder.VARIABLE, "off")
     done = cli("cache")
     assert (done.returncode, "is off" in done.stderr) == (2, True)
 
@@ -470,5 +469,5 @@ def test_no_cache_may_stand_anywhere(home, tmp_path, monkeypatch):
 )
 def test_the_limit_is_a_number(monkeypatch, text, gb):
     """A limit that is no number -> the usual one; below nothing -> nothing is kept; without end -> none."""
-    monkeypatch.setenv(cache.LIMIT_VARIABLE, text)
-    assert cache.limit_bytes() == gb * 1e9
+    monkeypatch.setenv(cache_folder.LIMIT_VARIABLE, text)
+    assert cache_folder.limit_bytes() == gb * 1e9

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.trace import cache as store
+from hta_dsv4.trace import cache_folder as store
 
 NoCache = Annotated[
     bool,

@@ -17,7 +17,7 @@ import pandas as pd
 from hta_dsv4.classify.rules import default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.run import Run
-from hta_dsv4.trace import cache
+from hta_dsv4.trace import cache, cache_folder
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.reader import read_trace
 from tests.fuzz import reference
@@ -289,7 +289,7 @@ def keep_everything(
         put: sets an attribute; pytest's undoes it.
         environ: sets a variable.
     """
-    environ(cache.VARIABLE, str(folder))
-    environ(cache.LIMIT_VARIABLE, "0.01")
+    environ(cache_folder.VARIABLE, str(folder))
+    environ(cache_folder.LIMIT_VARIABLE, "0.01")
     put(cache, "MIN_JSON_BYTES", 0)
     put(cache, "MIN_FILE_BYTES", 0)
