@@ -28,6 +28,7 @@ from hta_dsv4.analysis.findings import MATERIAL, Findings, find, subject
 from hta_dsv4.analysis.floors import launch_floors
 from hta_dsv4.analysis.info import Info, trace_info
 from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.analysis.rank_parts import rank_parts
 from hta_dsv4.analysis.ranks import RankTable, rank_table_of
 from hta_dsv4.analysis.roofline import Roofline
@@ -85,7 +86,7 @@ class Run:
 
     @property
     def classified(self) -> tuple[pd.DataFrame, ...]:
-        """Each trace's activity table with ``step, bucket, role, rule`` and ``origin``, its method and confidence."""
+        """Each trace's activity table with ``step, own_ns, bucket, role, rule, origin``, its method and confidence."""
         return tuple(table for table, _ in self._attributed)
 
     @property
@@ -99,6 +100,7 @@ class Run:
         for i, (trace, steps) in enumerate(zip(self.traces, self.steps, strict=True)):
             table = self.rules.classify_frame(trace.activities)
             table[col.STEP] = steps.of_activity
+            table[col.OWN_NS] = own_ns(table)
             table, fit = self.origins.classify_frame(trace, table), None
             if self.companion is not None and len(table):
                 at = i if len(self.companion.traces) == len(self.traces) else 0

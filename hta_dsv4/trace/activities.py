@@ -44,6 +44,7 @@ OP_DTYPES = "op_dtypes"  # category: that op's input types, JSON text
 SCOPE = "scope"  # category: path of user annotations around the launch, outermost first, joined by SCOPE_SEP
 # added by later floors
 STEP = "step"  # Int32: index into the steps table
+OWN_NS = "own_ns"  # int64: what the activity adds to the time its stream is busy (analysis.own_time)
 BUCKET, ROLE, RULE, ORIGIN = "bucket", "role", "rule", "origin"  # category
 # how the origin is known: scope | module | frame | op (around the launch) | companion (another trace's launch) |
 # kernel | multiplicity | neighbour (inferred) | none
