@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hta_dsv4.capture.fp8_gemm import dequantize_weight, fp8_block_matmul, quantize_weight
+from hta_dsv4.capture.fp8_gemm import choose_splits, dequantize_weight, fp8_block_matmul, quantize_weight
 from hta_dsv4.capture.switches import Gemm
 
 
@@ -27,23 +27,34 @@ class Linear:
     weight: torch.Tensor
     scales: torch.Tensor | None
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, split: bool = False) -> torch.Tensor:
         """Project.
 
         Args:
             x: [M, K] bf16 for one group, [M, G, K] for several.
+            split: e4m3 weights on a GPU only: divide K over programs where there are fewer tiles than SMs.
 
         Returns:
             [M, N] or [M, G, N] bf16.
         """
         grouped = x.dim() == 3
         if self.scales is not None:
-            y = fp8_block_matmul((x if grouped else x[:, None]).contiguous(), self.weight, self.scales)
+            splits = self._splits() if split else 1
+            y = fp8_block_matmul(
+                (x if grouped else x[:, None]).contiguous(), self.weight, self.scales, splits
+            )
             return y if grouped else y[:, 0]
         x = x.to(self.weight.dtype)
         if grouped:
             return torch.bmm(x.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1).bfloat16()
         return (x @ self.weight[0].t()).bfloat16()
+
+    def _splits(self) -> int:
+        if not self.weight.is_cuda:
+            return 1
+        G, N, K = self.weight.shape
+        sms = torch.cuda.get_device_properties(self.weight.device).multi_processor_count
+        return choose_splits(G * N, K, sms)
 
 
 def random_linear(n: int, k: int, gemm: Gemm, generator: torch.Generator, groups: int = 1) -> Linear:
@@ -58,7 +69,7 @@ def random_linear(n: int, k: int, gemm: Gemm, generator: torch.Generator, groups
     """
     w = torch.randn((groups, n, k), generator=generator, device=generator.device).mul_(k**-0.5)
     codes, scales = quantize_weight(w)
-    if gemm == "fp8":
+    if gemm in ("fp8", "fp8_split"):
         return Linear(codes, scales)
     exact = dequantize_weight(codes, scales)
     return Linear(exact if gemm == "fp32" else exact.bfloat16(), None)

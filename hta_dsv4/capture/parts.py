@@ -71,7 +71,9 @@ def parts_for(switches: Switches) -> Parts:
         hc_head=part(hc_head, mhc),
         route=part(route, switches.moe == "triton"),
         experts=part(moe_fp4, switches.moe == "triton"),
-        project=part(_project, switches.gemm == "fp8"),
+        project=part(
+            _project_split if switches.gemm == "fp8_split" else _project, switches.gemm.startswith("fp8")
+        ),
         q_norm_rope=part(fused_glue.q_norm_rope, True),
         kv_insert=part(fused_glue.kv_norm_rope_insert, True),
         compress_insert=part(fused_glue.compress_insert, True),
@@ -86,3 +88,7 @@ def parts_for(switches: Switches) -> Parts:
 
 def _project(weights: Linear, x: torch.Tensor) -> torch.Tensor:
     return weights(x)
+
+
+def _project_split(weights: Linear, x: torch.Tensor) -> torch.Tensor:
+    return weights(x, split=True)

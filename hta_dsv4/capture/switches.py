@@ -15,7 +15,7 @@ from hta_dsv4.errors import HtaDsv4Error
 Attention = Literal["simt", "mma", "split_k", "auto", "reference"]
 Indexer = Literal["torch_fp32", "torch_bf16", "triton"]
 Mhc = Literal["torch", "fused"]
-Gemm = Literal["fp32", "bf16", "fp8"]
+Gemm = Literal["fp32", "bf16", "fp8", "fp8_split"]
 Moe = Literal["triton", "torch"]
 Glue = Literal["fused", "torch"]
 Launch = Literal["eager", "cuda_graph", "compile"]
@@ -32,7 +32,8 @@ class Switches:
         indexer: c4 logits by the torch fallback in FP32 or BF16 over the whole static width, or by the Triton
             kernel that stops at the real length. It decides the top-k form too.
         mhc: hyper-connections as an FP32 linear and torch Sinkhorn, or the fused kernels.
-        gemm: dense projections: FP32 weights, BF16 weights, or 128x128-block FP8 with 1x128 activations.
+        gemm: dense projections: FP32 weights, BF16 weights, or 128x128-block FP8 with 1x128 activations, its inner
+            loop undivided (``fp8``) or divided over programs where there are fewer tiles than SMs (``fp8_split``).
         moe: FP4 experts by the Triton grouped GEMM, or plain torch.
         glue: norms, rotations, quantisation and cache writes fused as servers fuse them, or one torch operation
             after another.
@@ -65,13 +66,15 @@ class Switches:
 
 CHOICES: dict[str, tuple[str, ...]] = {k: get_args(v) for k, v in get_type_hints(Switches).items()}
 
-# Cumulative, in the order the campaign took the steps (the last four are the ones it should have taken). Dense
-# projections are FP8 throughout, as served; "bf16_gemm" is the advice a share table by kernel name gives (take
-# the FP32 SIMT GEMM to bf16), applied where that time is: the indexer's product over the padded width.
+# Cumulative, in the order the campaign took the steps, then in the order it should have gone on; "compiled" goes off
+# at indexer_triton: what a compiler makes of the hyper-connections that "mhc_fused" rewrites by hand. Dense projections
+# are FP8 throughout, as served; "bf16_gemm" is the advice a share table by kernel name gives (take the FP32 SIMT GEMM
+# to bf16), applied where that time is: the indexer's product over the padded width.
 _ORIGINAL = Switches(attention="simt")
 _SPLIT_K = replace(_ORIGINAL, attention="split_k")
 _TRITON = replace(_SPLIT_K, indexer="triton")
 _FUSED = replace(_TRITON, mhc="fused")
+_TUNED = replace(_FUSED, launch="cuda_graph", attention="auto")
 VARIANTS: dict[str, Switches] = {
     "original": _ORIGINAL,
     "mma": replace(_ORIGINAL, attention="mma"),
@@ -80,7 +83,9 @@ VARIANTS: dict[str, Switches] = {
     "indexer_triton": _TRITON,
     "mhc_fused": _FUSED,
     "cuda_graph": replace(_FUSED, launch="cuda_graph"),
-    "tuned": replace(_FUSED, launch="cuda_graph", attention="auto"),
+    "tuned": _TUNED,
+    "fp8_split": replace(_TUNED, gemm="fp8_split"),
+    "compiled": replace(_TRITON, launch="compile"),
 }
 
 
