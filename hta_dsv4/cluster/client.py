@@ -40,7 +40,7 @@ from hta_dsv4.cluster.work import (
 )
 from hta_dsv4.errors import HtaDsv4Error, TraceError
 from hta_dsv4.shipped import label_of
-from hta_dsv4.trace.reader import assemble_ranks, is_no_trace, rank_files
+from hta_dsv4.trace.run_files import assemble_ranks, is_no_trace, rank_files
 
 AUTO, LOCAL, OFF = "auto", "local", "off"
 MANY_FILES = 4

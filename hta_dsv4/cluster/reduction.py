@@ -31,7 +31,8 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.link import is_graph_launch
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.ranks import is_capture_call
-from hta_dsv4.trace.reader import rank_by_name, read_trace
+from hta_dsv4.trace.reader import read_trace
+from hta_dsv4.trace.run_files import rank_by_name
 from hta_dsv4.trace.steps import Steps
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol, cast
+from typing import IO, cast
 
 import zstandard
-from isal import isal_zlib
 
 try:
     from lzma import LZMAError
@@ -24,18 +23,16 @@ except ImportError:  # a Python built without it cannot meet it either
     LZMAError = OSError  # type: ignore[assignment, misc, unused-ignore]
 
 from hta_dsv4.errors import TraceError
+from hta_dsv4.trace.gunzip import GZIP, ISAL_ERROR, PIECE, ByteSource, Cut, GzipSource
 from hta_dsv4.trace.limits import RATIO_VARIABLE
 from hta_dsv4.trace.limits import max_ratio as most_ratio
 
-PIECE = 1 << 20  # bytes asked of the file at once; larger buys nothing, measured
-GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
-ZIP_EMPTY = b"PK\x05\x06"
+ZSTD, ZIP, ZIP_EMPTY = b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PK\x05\x06"
 _MAX_NESTING = 3
-_ISAL_ERROR = cast(type[Exception], isal_zlib.error)  # its stubs call the class an instance
 # What the unpackers raise on data they cannot read: a bad CRC, an encrypted or exotic zip entry, offsets and sizes
 # that point nowhere (OSError, ValueError, struct.error and OverflowError come out of zipfile then).
 _UNPACKING: tuple[type[BaseException], ...] = (
-    zstandard.ZstdError, zipfile.BadZipFile, zlib.error, LZMAError, _ISAL_ERROR, struct.error, OSError, RuntimeError,
+    zstandard.ZstdError, zipfile.BadZipFile, zlib.error, LZMAError, ISAL_ERROR, struct.error, OSError, RuntimeError,
     ValueError, OverflowError, KeyError,
 )  # fmt: skip
 _BROKEN: tuple[type[BaseException], ...] = (*_UNPACKING, EOFError)
@@ -44,14 +41,6 @@ RATIO_FREE = (
 )  # bytes that may come out before the ratio is judged: padding in small files is harmless
 
 Progress = Callable[[int, int], None]
-
-
-class ByteSource(Protocol):
-    """Anything that gives bytes: ``read(n)`` returns at most n bytes, ``b""`` at the end."""
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Read at most ``size`` bytes."""
-        ...
 
 
 @dataclass
@@ -96,7 +85,7 @@ class ByteStream:
             return b""
         try:
             data = self.source.read(size)
-        except _Cut as cut:
+        except Cut as cut:
             if cut.corrupt and not self.lenient:
                 raise self._corrupt(self.out + len(cut.data), cut) from cut
             self.cut, data = str(cut), cut.data
@@ -130,80 +119,6 @@ class ByteStream:
     def close(self) -> None:
         """Close the file."""
         self.raw.close()
-
-
-class _Cut(Exception):  # noqa: N818  # the end of a cut stream is an event here, not an error of ours
-    """The compressed stream ends early or breaks; carries the bytes decoded until then."""
-
-    def __init__(self, why: str, data: bytes, corrupt: bool = False) -> None:
-        super().__init__(why)
-        self.data, self.corrupt = data, corrupt
-
-
-class _GzipSource:
-    """Gzip by ISA-L, member after member; zero padding between and after members is legal and skipped."""
-
-    def __init__(self, raw: ByteSource, first: bytes, notes: list[str]) -> None:
-        self._raw, self._pending, self._notes = raw, first, notes
-        self._member: Any = None
-        self._members = 0
-        self._done = False
-
-    def read(self, size: int = -1, /) -> bytes:
-        parts: list[bytes] = []
-        have = 0
-        while have < size and not self._done:
-            if not self._pending:
-                self._pending = self._raw.read(PIECE)
-                if not self._pending:
-                    if self._member is None:
-                        self._done = True
-                        break
-                    # The unpacker may have read all and still hold some 64 kB of what it unpacked.
-                    if data := self._unpack(b"", size - have, parts):
-                        parts.append(data)
-                        have += len(data)
-                        continue
-                    if self._member.eof:
-                        self._member = None
-                        continue
-                    raise _Cut("the gzip stream has no end marker", b"".join(parts))
-            if self._member is None and not self._next_member():
-                continue
-            data = self._unpack(self._pending, size - have, parts)
-            if self._member.eof:
-                self._pending, self._member = self._member.unused_data, None
-            else:
-                self._pending = self._member.unconsumed_tail
-            if data:
-                parts.append(data)
-                have += len(data)
-        return b"".join(parts)
-
-    def _unpack(self, packed: bytes, size: int, before: list[bytes]) -> bytes:
-        try:
-            return cast(bytes, self._member.decompress(packed, size))
-        except _ISAL_ERROR as error:
-            raise _Cut(f"the gzip data is corrupt ({error})", b"".join(before), corrupt=True) from error
-
-    def _next_member(self) -> bool:
-        """Skip padding and start the next member; False when more input is wanted or there is no more."""
-        self._pending = self._pending.lstrip(b"\0") if self._members else self._pending
-        if len(self._pending) < 2:
-            more = self._raw.read(PIECE)
-            self._pending += more
-            if not more:
-                if self._pending:
-                    self._notes.append("1 byte after the end of the gzip data was ignored")
-                self._pending, self._done = b"", True
-            return False
-        if not self._pending.startswith(GZIP):
-            self._notes.append("bytes after the end of the gzip data were ignored (they are not gzip)")
-            self._pending, self._done = b"", True
-            return False
-        self._member = isal_zlib.decompressobj(wbits=31)
-        self._members += 1
-        return True
 
 
 class _Prefixed:
@@ -297,7 +212,7 @@ def _unwrap(
     while True:
         try:
             first = source.read(512)
-        except _Cut as cut:
+        except Cut as cut:
             first = cut.data
             if not first:
                 raise TraceError(
@@ -315,7 +230,7 @@ def _unwrap(
             raise TraceError(f"{path}: is packed more than {_MAX_NESTING} times over; unpack it by hand")
         if first.startswith(GZIP):
             kinds.append("gzip")
-            source = _GzipSource(source, first, notes)
+            source = GzipSource(source, first, notes)
         elif first.startswith(ZSTD):
             kinds.append("zstd")
             context = zstandard.ZstdDecompressor()

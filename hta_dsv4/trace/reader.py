@@ -8,10 +8,8 @@ tables, not the file.
 from __future__ import annotations
 
 import gc
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -25,7 +23,7 @@ from hta_dsv4.trace.ahead import processes, read_ahead
 from hta_dsv4.trace.cache import Slot
 from hta_dsv4.trace.collect import LONGEST_NS, Collector
 from hta_dsv4.trace.columns import release
-from hta_dsv4.trace.container import RATIO_FREE, Progress, members, open_trace
+from hta_dsv4.trace.container import RATIO_FREE, Progress, open_trace
 from hta_dsv4.trace.envelope import CHUNK
 from hta_dsv4.trace.framing import Framing
 from hta_dsv4.trace.limits import NESTING_VARIABLE, nesting
@@ -33,17 +31,14 @@ from hta_dsv4.trace.limits import max_ratio as most_ratio
 from hta_dsv4.trace.link import link
 from hta_dsv4.trace.meta import build_meta, rank_of, ranks_of
 from hta_dsv4.trace.model import Trace
-from hta_dsv4.trace.ranks import choose_ranks, missing_note
+from hta_dsv4.trace.run_files import assemble_ranks, is_no_trace, rank_by_name, rank_files
 from hta_dsv4.trace.schema import NO_OBJECT, NO_PHASE
 from hta_dsv4.trace.suspects import suspicious_durations
 from hta_dsv4.trace.tables import Builder, pids_as_text
 
-_MANIFEST = "manifest.toml"  # what a capture writes beside its traces
 NO_EVENTS, MOST_NO_EVENTS = (NO_OBJECT, NO_PHASE), 1_000_000  # a few are damage, a million some other file
 T = TypeVar("T")
 P = ParamSpec("P")
-# vLLM writes rank0.<time>..., SGLang ...-TP-0...; a bare "tp2" is as often a world size and says nothing.
-_RANK_IN_NAME = (re.compile(r"(?:^|[^A-Za-z])rank[-_]?(\d{1,6})(?!\d)"), re.compile(r"-TP-(\d{1,6})(?!\d)"))
 
 
 def read_trace(
@@ -85,8 +80,12 @@ def read_trace(
             the remedy.
     """
     file = Path(path)
+
+    def afresh() -> tuple[Trace, int]:
+        return _read(file, cpu, python_frames, salvage, progress, member, max_ratio, chunk, workers)
+
     if not cache:
-        return _read(file, cpu, python_frames, salvage, progress, member, max_ratio, chunk, workers)[0]
+        return afresh()[0]
     slot = Slot(file, {"cpu": cpu, "python_frames": python_frames, "salvage": salvage, "member": member})
     kept = slot.find()
     # A bomb stays one, however it came to be kept.
@@ -96,9 +95,7 @@ def read_trace(
             progress(file.stat().st_size, file.stat().st_size)
         return kept[0]
     try:
-        trace, json_bytes = _read(
-            file, cpu, python_frames, salvage, progress, member, max_ratio, chunk, workers
-        )
+        trace, json_bytes = afresh()
     except BaseException:
         slot.abandon()
         raise
@@ -225,119 +222,6 @@ def read_traces(
     if len(traces) > 1:
         traces = [(name, rank_by_name(name, t)) for name, t in traces]
     return assemble_ranks(file, traces, skipped)
-
-
-def rank_files(path: Path) -> list[tuple[str, Path, str | None]] | None:
-    """The files that may be ranks of one run: name, file, and member of a zip; ``None`` where the path is one trace.
-
-    Args:
-        path: a file, or a folder.
-
-    Raises:
-        TraceError: the path cannot be looked at.
-    """
-    is_folder, is_file, entries = _listing(path)
-    if is_folder:
-        return [(p.name, p, None) for p in entries]
-    if is_file and len(names := members(path)) > 1:
-        return [(n, path, n) for n in names]
-    return None
-
-
-def _folders_in(path: Path) -> str:
-    """What to name instead of a folder that holds runs in folders of their own; empty where it holds none."""
-    try:
-        found = sorted(p.name for p in path.iterdir() if p.is_dir()) if path.is_dir() else []
-    except OSError:
-        return ""
-    shown = ", ".join(found[:6]) + (", ..." if len(found) > 6 else "")
-    return f"a folder of ranks is one run, so name one of those in it ({shown})" if found else ""
-
-
-def is_no_trace(error: TraceError) -> bool:
-    """Whether a file of a folder is something else than a trace, rather than a broken one."""
-    return any(why in str(error) for why in ("not a trace", "empty file"))
-
-
-def assemble_ranks(file: Path, traces: list[tuple[str, Trace]], skipped: Sequence[str] = ()) -> list[Trace]:
-    """The ranks of a folder in order, with what is to be said of the others.
-
-    Args:
-        file: the folder, or the zip.
-        traces: name and trace of each file that is one; several have the rank in their name already
-            (:func:`rank_by_name`).
-        skipped: files that are no traces.
-
-    Raises:
-        TraceError: no trace, or two files of one rank.
-    """
-    if not traces:
-        raise TraceError(
-            f"{file}: holds no trace among {len(skipped)} file{'s' * (len(skipped) != 1)}; "
-            + (_folders_in(file) or "give the folder of *.json(.gz)")
-        )
-    notes: list[str] = []
-    if len(traces) > 1:
-        traces, notes = choose_ranks(traces)
-        _refuse_doubled_ranks(file, traces)
-    out = sorted((t for _, t in traces), key=lambda t: (_first_rank(t), str(t.path)))
-    if skipped:
-        shown = ", ".join(skipped[:5]) + (", ..." if len(skipped) > 5 else "")
-        notes.append(f"{len(skipped)} files of {file} are no traces: {shown}")
-    notes += missing_note(out)
-    if notes:
-        out[0] = replace(out[0], warnings=(*out[0].warnings, *notes))
-    return out
-
-
-def _listing(path: Path) -> tuple[bool, bool, list[Path]]:
-    """Whether a path is a folder, whether it is a file, and the visible files of a folder, by name."""
-    try:
-        folder = path.is_dir()
-        inside = path.iterdir() if folder else ()
-        entries = sorted(p for p in inside if p.is_file() and p.name[0] != "." and p.name != _MANIFEST)
-        return folder, path.is_file(), entries
-    except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
-        why = getattr(error, "strerror", None) or error
-        raise TraceError(
-            f"{path}: cannot be looked at ({why}); check the path and its permissions"
-        ) from error
-
-
-def rank_by_name(name: str, trace: Trace) -> Trace:
-    """A file that does not say its rank gets the one in its name, where that has one."""
-    found = next((m for p in _RANK_IN_NAME if (m := p.search(name))), None)
-    if trace.meta.rank_known or not found:
-        return trace
-    rank = int(found.group(1))
-    tables = []
-    for table in (trace.activities, trace.events):
-        table = table.copy(deep=False)
-        table[col.RANK] = np.full(len(table), rank, np.int32)
-        tables.append(table)
-    note = f"the file does not say its rank; {rank} is taken from its name"
-    distributed = {**trace.meta.distributed, "rank": rank}
-    meta = replace(trace.meta, distributed=distributed, rank_known=True)
-    return replace(trace, meta=meta, activities=tables[0], events=tables[1], warnings=(*trace.warnings, note))
-
-
-def _first_rank(trace: Trace) -> int:
-    return min(trace.meta.rank_labels, default=rank_of(trace.meta))
-
-
-def _refuse_doubled_ranks(folder: Path, traces: list[tuple[str, Trace]]) -> None:
-    seen: dict[int, str] = {}
-    for name, trace in traces:
-        for rank in trace.meta.rank_labels or [rank_of(trace.meta)]:
-            if rank in seen:
-                known = (
-                    "" if trace.meta.rank_known else " (the files do not say their rank, so both count as 0)"
-                )
-                raise TraceError(
-                    f"{folder}: {seen[rank]} and {name} are both rank {rank}{known}; "
-                    "keep one run's traces in a folder, one file a rank"
-                )
-            seen[rank] = name
 
 
 def _refuse_impossible_sum(file: Path, activities: pd.DataFrame) -> None:
