@@ -21,6 +21,7 @@ did: then the clocks of host and GPU do not agree.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,6 +30,7 @@ import pandas as pd
 
 from hta_dsv4.analysis.window import Span, Window
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.labels import where_label
 from hta_dsv4.trace.link import is_graph_launch, is_launch_category
 
 Ints = npt.NDArray[np.int64]
@@ -140,9 +142,8 @@ def _causes(
     done = call + acts[col.LAUNCH_DUR_NS].to_numpy(dtype=np.int64, na_value=0)[after]
     launch = acts[col.LAUNCH_INDEX].to_numpy(dtype=np.int64, na_value=-1)
     known = acts[col.LAUNCH_START_NS].notna().to_numpy()[after]
-    names = acts[col.LAUNCH_NAME].cat
-    graph_code = np.array([is_graph_launch(str(n)) for n in names.categories] + [False])
-    in_graph = known & (launch[after] == launch[before]) & graph_code[names.codes.to_numpy()[after]]
+    replayed = where_label(acts[col.LAUNCH_NAME], is_graph_launch)
+    in_graph = known & (launch[after] == launch[before]) & replayed[after]
     # Earlier in the gap than the call began, during it, after it: clipped to the gap, these add up to it.
     to_call, to_done = np.clip(call, begin, end), np.clip(done, begin, end)
     host = known & ~in_graph & (done > begin)
@@ -166,15 +167,13 @@ def _waits(events: pd.DataFrame) -> tuple[Ints, Ints]:
     return _named(events, is_launch_category, lambda n: "ynchronize" in n or "emcpy" in n)
 
 
-def _named(events: pd.DataFrame, category: object, name: object) -> tuple[Ints, Ints]:
+def _named(
+    events: pd.DataFrame, category: Callable[[str], object], name: Callable[[str], object]
+) -> tuple[Ints, Ints]:
     """Start and end of the events of wanted categories and names, by start."""
     if not len(events):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    keep = np.ones(len(events), dtype=bool)
-    for column, wanted in ((col.CATEGORY, category), (col.NAME, name)):
-        values = events[column].cat
-        told = np.array([wanted(str(v)) for v in values.categories] + [False])  # type: ignore[operator]
-        keep &= told[values.codes.to_numpy()]
+    keep = where_label(events[col.CATEGORY], category) & where_label(events[col.NAME], name)
     start = events[col.START_NS].to_numpy()[keep]
     end = start + events[col.DUR_NS].to_numpy()[keep].clip(min=0)
     order = np.argsort(start, kind="stable")

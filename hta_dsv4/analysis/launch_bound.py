@@ -39,6 +39,7 @@ from hta_dsv4.analysis.gaps import CALL as CALL_CAUSE
 from hta_dsv4.analysis.shares import KEYS, parse_by
 from hta_dsv4.analysis.window import Window
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.labels import where_label
 from hta_dsv4.trace.link import is_graph_launch
 
 NODE_GAP_NS = 440
@@ -285,9 +286,7 @@ def _graph(part: Window, found: Gaps, steps: pd.DataFrame) -> GraphGain:
 def _node_gap(part: Window, inside_ns: int) -> tuple[float, str, int]:
     """Mean gap between neighbouring nodes of a graph, where it is from, and the number of graph launches."""
     acts = part.activities
-    names = acts[col.LAUNCH_NAME].cat
-    graph_code = np.array([is_graph_launch(str(n)) for n in names.categories] + [False])
-    nodes = graph_code[names.codes.to_numpy()]
+    nodes = where_label(acts[col.LAUNCH_NAME], is_graph_launch)
     replays = int(acts[col.LAUNCH_INDEX][nodes].nunique())
     pairs = int(nodes.sum()) - replays
     if pairs < FEW_NODES:

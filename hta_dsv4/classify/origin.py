@@ -36,6 +36,7 @@ from hta_dsv4.classify.origin_columns import (
 )
 from hta_dsv4.errors import RulesError
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.labels import where_label
 from hta_dsv4.trace.link import MODULE_PREFIX, paths_around
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.sequences import encode
@@ -180,8 +181,7 @@ class OriginRules:
         # what stands around a replay is not what asked for the kernel
         codes[0] = np.where(replayed(activities), -1, codes[0])
         special = {role for role, _, _ in self.kernel_names}
-        named = np.array([str(c) in special for c in roles.cat.categories] + [False])
-        codes[3] = np.where(named[codes[2]], codes[3], -1)  # names matter within few roles alone
+        codes[3] = np.where(where_label(roles, special.__contains__), codes[3], -1)  # few roles ask for names
         back = encode(codes)
         judged = []
         for row in np.unique(back, return_index=True)[1].tolist():

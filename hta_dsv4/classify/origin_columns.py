@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.labels import where_label
 from hta_dsv4.trace.link import is_graph_launch
 
 ORIGINS = (
@@ -105,7 +106,4 @@ def replayed(activities: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which activities ran in a graph replay, so that nothing around their launch speaks of them."""
     if col.LAUNCH_NAME not in activities:
         return np.zeros(len(activities), dtype=bool)
-    launch = activities[col.LAUNCH_NAME].astype("category")
-    graph = np.array([is_graph_launch(str(c)) for c in launch.cat.categories] + [False])
-    out: np.ndarray[Any, np.dtype[np.bool_]] = graph[launch.cat.codes.to_numpy()]
-    return out
+    return where_label(activities[col.LAUNCH_NAME].astype("category"), is_graph_launch)

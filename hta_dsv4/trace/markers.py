@@ -13,6 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hta_dsv4.trace import activities as col
+from hta_dsv4.trace.labels import is_label, where_label
 from hta_dsv4.trace.link import is_graph_launch
 from hta_dsv4.trace.model import Trace
 
@@ -105,10 +106,8 @@ def _annotated(trace: Trace, wanted: Callable[[str], bool]) -> tuple[pd.DataFram
     events = trace.events
     if not len(events):
         return step_table([]), 0
-    names = events[col.NAME]
-    good = np.array([wanted(str(n)) for n in names.cat.categories] + [False])
     markers = events[
-        (events[col.CATEGORY] == "user_annotation").to_numpy() & good[names.cat.codes.to_numpy()]
+        is_label(events[col.CATEGORY], "user_annotation") & where_label(events[col.NAME], wanted)
     ]
     outer = _outermost(markers)
     columns = [outer[c] for c in (col.RANK, col.NAME, col.START_NS, col.DUR_NS)]
@@ -144,8 +143,7 @@ def graph_steps(trace: Trace) -> tuple[pd.DataFrame, str]:
     acts = trace.activities
     if col.LAUNCH_NAME not in acts or not len(acts):
         return step_table([]), _NO_MARKERS
-    replays = np.array([is_graph_launch(str(n)) for n in acts[col.LAUNCH_NAME].cat.categories] + [False])
-    replayed = acts[replays[acts[col.LAUNCH_NAME].cat.codes.to_numpy()]]
+    replayed = acts[where_label(acts[col.LAUNCH_NAME], is_graph_launch)]
     if not len(replayed):
         return step_table([]), _NO_MARKERS
     kernels = int((acts[col.KIND] == col.KERNEL).sum())
