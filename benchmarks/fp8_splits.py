@@ -78,7 +78,7 @@ def main() -> None:
         for name, shape in shapes.items():
             G, N, K = shape
             sets = [generate_call(rows, shape) for _ in range(max(2, BYTES // (G * N * K)))]
-            chosen, cells = choose_splits(G * N, K, sms), []
+            chosen, cells = choose_splits(G * N, K, rows, sms), []
             want = multiply(*sets[0], rows, 1).double()
             for splits in SPLITS:
                 if splits > K // GROUP:

@@ -39,7 +39,7 @@ class Linear:
         """
         grouped = x.dim() == 3
         if self.scales is not None:
-            splits = self._splits() if split else 1
+            splits = self._splits(x.shape[0]) if split else 1
             y = fp8_block_matmul(
                 (x if grouped else x[:, None]).contiguous(), self.weight, self.scales, splits
             )
@@ -49,12 +49,12 @@ class Linear:
             return torch.bmm(x.transpose(0, 1), self.weight.transpose(1, 2)).transpose(0, 1).bfloat16()
         return (x @ self.weight[0].t()).bfloat16()
 
-    def _splits(self) -> int:
+    def _splits(self, rows: int) -> int:
         if not self.weight.is_cuda:
             return 1
         G, N, K = self.weight.shape
         sms = torch.cuda.get_device_properties(self.weight.device).multi_processor_count
-        return choose_splits(G * N, K, sms)
+        return choose_splits(G * N, K, rows, sms)
 
 
 def random_linear(n: int, k: int, gemm: Gemm, generator: torch.Generator, groups: int = 1) -> Linear:
