@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from pathlib import Path
 
-from hta_dsv4.trace.manifest import to_toml
+from hta_dsv4.trace.toml_text import to_toml
 from tests.builders import KinetoTrace
 
 ATTENTION, GEMM, ODD = (

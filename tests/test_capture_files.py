@@ -33,10 +33,10 @@ from hta_dsv4.trace.manifest import (  # noqa: E402
     manifest_for,
     manifest_path,
     read_folder_manifest,
-    to_toml,
     write_folder_manifest,
     write_manifest,
 )
+from hta_dsv4.trace.toml_text import to_toml  # noqa: E402
 
 # --- the kept file ----------------------------------------------------------------------------------------------
 

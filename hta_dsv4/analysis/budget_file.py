@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,7 @@ from hta_dsv4.analysis.budgets import (
     Budgets,
 )  # fmt: skip
 from hta_dsv4.errors import HtaDsv4Error
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.toml_text import from_toml
 
 _LEVEL, _NOISE, _CAPTURES, _STRICT, _OVERHEAD = (
     "level", "noise_percent", "min_captures", "strict", "max_profiler_overhead_percent",
@@ -69,7 +64,7 @@ def read_budgets(path: Path) -> Budgets:
         said = getattr(error, "strerror", None) or error
         raise HtaDsv4Error(f"{path}: cannot be read ({said}); give the budget file with --budget") from error
     try:
-        data = tomllib.loads(text)
+        data = from_toml(text)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError of its own
         raise HtaDsv4Error(f"{path}: not TOML: {error}; see docs/gate.md for the form") from error
     return _Reader(str(path), text).budgets(data)
@@ -240,7 +235,7 @@ def _lines(text: str) -> dict[tuple[str, ...], int]:
             continue
         try:
             # only the key matters; the value may go on in the next line
-            found = tomllib.loads(line if head else line.partition("=")[0] + "= 0")
+            found = from_toml(line if head else line.partition("=")[0] + "= 0")
         except (ValueError, RecursionError):
             continue
         keys = _only_path(found)

@@ -7,17 +7,13 @@ table has no ceilings, and nothing is assumed in their place.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.toml_text import from_toml
 
 RATES = ("fp32", "tf32", "bf16", "fp8", "fp4")
 """Arithmetic a ceiling is known for; TFLOP/s, dense."""
@@ -101,7 +97,7 @@ class Ceilings:
 @lru_cache(maxsize=1)
 def _table() -> tuple[tuple[re.Pattern[str], Ceilings], ...]:
     text = files("hta_dsv4.analysis").joinpath("devices.toml").read_text(encoding="utf-8")
-    return tuple((re.compile(d["match"], re.I), _ceilings(d)) for d in tomllib.loads(text)["device"])
+    return tuple((re.compile(d["match"], re.I), _ceilings(d)) for d in from_toml(text)["device"])
 
 
 def _ceilings(entry: Mapping[str, Any]) -> Ceilings:

@@ -17,7 +17,6 @@ memory of sm_100, or another kernel on the same SM. So the figure is an upper bo
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -26,11 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hta_dsv4.trace.model import Device, TraceMeta
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.toml_text import from_toml
 
 Ints = npt.NDArray[np.int64]
 
@@ -106,7 +101,7 @@ class Resident:
 @cache
 def _table() -> dict[str, dict[str, int]]:
     text = files("hta_dsv4.analysis").joinpath("sm_limits.toml").read_text(encoding="utf-8")
-    return {str(k): dict(v) for k, v in tomllib.loads(text)["limits"].items()}
+    return {str(k): dict(v) for k, v in from_toml(text)["limits"].items()}
 
 
 def capabilities() -> tuple[str, ...]:

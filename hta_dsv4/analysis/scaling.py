@@ -17,7 +17,6 @@ is flagged, when the growth is certain and large enough to matter.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -29,11 +28,7 @@ import numpy as np
 from hta_dsv4.analysis.bootstrap import block_length, resample, t_quantile
 from hta_dsv4.analysis.stats import LEVEL, MIN_STEPS
 from hta_dsv4.errors import HtaDsv4Error
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.toml_text import from_toml
 
 TOTAL = "(step)"
 MATERIAL = 0.02
@@ -134,7 +129,7 @@ class Scaling:
 @cache
 def _expectations() -> tuple[dict[str, Any], ...]:
     text = files("hta_dsv4.analysis").joinpath("expectations.toml").read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text)["expect"])
+    return tuple(from_toml(text)["expect"])
 
 
 def expectation(parameter: str, name: str) -> Expectation | None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.shipped import traces_dir
-from hta_dsv4.trace.manifest import TRACE_SUFFIX, Manifest, manifest_path, stem, to_toml
+from hta_dsv4.trace.manifest import TRACE_SUFFIX, Manifest, manifest_path, stem
+from hta_dsv4.trace.toml_text import to_toml
 
 # Said by the capture itself; the caller's details may not say otherwise.
 _MEASURED = frozenset(

@@ -36,7 +36,8 @@ from hta_dsv4.capture.environment import device_facts, git_commit, query_driver,
 from hta_dsv4.capture.scopes import mark_profiler, profiler_marked, profiler_on
 from hta_dsv4.capture.tracefile import Slim, Summary, clean_trace
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.trace.manifest import Manifest, Timing, manifest_path, write_atomically, write_manifest
+from hta_dsv4.trace.manifest import Manifest, Timing, manifest_path, write_manifest
+from hta_dsv4.trace.whole_files import write_atomically
 
 _BUSY = "a torch profiler is already running in this process: stop it before capturing"
 _ONE_AT_A_TIME = Lock()  # held inside the with block

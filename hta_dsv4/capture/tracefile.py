@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 
 from hta_dsv4.capture.private import hide_names
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.trace.manifest import write_atomically
+from hta_dsv4.trace.whole_files import write_atomically
 
 Event = dict[str, Any]
 Slim = Literal["", "all", "flows"]

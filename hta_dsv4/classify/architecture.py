@@ -8,7 +8,6 @@ they fit, as a finding and not as a fact.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,11 +19,7 @@ import pandas as pd
 
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.steps import Steps
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.toml_text import from_toml
 
 _MOST_PER_LAYER = (
     16  # launches of one kernel in one layer; more would make any number a multiple of something
@@ -174,7 +169,7 @@ def inferences() -> dict[tuple[str, str], str]:
 
 @lru_cache(maxsize=1)
 def _document() -> dict[str, Any]:
-    return tomllib.loads(Path(__file__).with_name("model.toml").read_text(encoding="utf-8"))
+    return from_toml(Path(__file__).with_name("model.toml").read_text(encoding="utf-8"))
 
 
 def match(model: Model, per_step: int) -> tuple[Count | None, int, int]:

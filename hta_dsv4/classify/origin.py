@@ -10,7 +10,6 @@ role, and is marked as inferred. What has no origin says ``unknown``: nothing is
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -40,11 +39,7 @@ from hta_dsv4.trace.labels import where_label
 from hta_dsv4.trace.link import MODULE_PREFIX, paths_around
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.sequences import encode
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.toml_text import from_toml
 
 _FRAME = re.compile(r"^(?P<file>[^()]*?)\(\d+\): (?P<function>.+)$")
 _MODULE_NUMBER = re.compile(r"_\d+$")
@@ -266,7 +261,7 @@ def load_origins(path: Path | None = None) -> OriginRules:
     """
     path = path or Path(__file__).with_name("origins.toml")
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = from_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise RulesError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except UnicodeDecodeError as error:

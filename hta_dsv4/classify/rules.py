@@ -27,7 +27,6 @@ An alternative is a word (``topk``), a phrase of adjacent words (``paged_decode`
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -42,11 +41,7 @@ from hta_dsv4.classify.results import Candidate, Conflict, Explanation, Match, R
 from hta_dsv4.classify.rule import BUCKETS, VIEWS, Rule, parse_rule, shorten, texts
 from hta_dsv4.errors import RulesError
 from hta_dsv4.trace import activities as col
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.toml_text import TomlError, from_toml
 
 __all__ = ["BUCKETS", "Candidate", "Conflict", "Explanation", "Match", "Rule", "RuleSet", "RulesReport",
            "default_rules", "engines", "load_rules"]  # fmt: skip
@@ -261,7 +256,7 @@ def _read(path: Path) -> dict[str, Any]:
             content = file.read(_LONGEST + 1)
         if len(content) > _LONGEST:  # a device, or something else by mistake
             raise RulesError(f"{path}: longer than any rules file; give a rules file")
-        return tomllib.loads(content.decode())
+        return from_toml(content.decode())
     except FileNotFoundError:
         raise RulesError(f"{path}: no such rules file; check the path") from None
     except OSError as error:
@@ -270,7 +265,7 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except UnicodeDecodeError as error:
         raise RulesError(f"{path}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except TomlError as error:
         raise RulesError(f"{path}: not valid TOML: {error}; correct it there") from None
     except (RecursionError, ValueError) as error:  # brackets in brackets in brackets; a path with a NUL
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)

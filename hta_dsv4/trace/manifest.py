@@ -6,27 +6,19 @@ One capture writes ``<name>.manifest.toml`` beside ``<name>.trace.json.gz``; a f
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
 from hta_dsv4.errors import HtaDsv4Error
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hta_dsv4.trace.toml_text import from_toml, to_toml
+from hta_dsv4.trace.whole_files import write_atomically
 
 TRACE_SUFFIX = ".trace.json.gz"
 FOLDER_MANIFEST = "manifest.toml"
 _MOST = 1e12  # milliseconds, tokens, launches: beyond are typing errors
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,86 +127,6 @@ def manifest_path(trace: Path) -> Path:
     return trace.with_name(f"{stem(trace)}.manifest.toml")
 
 
-def to_toml(data: Mapping[str, Any], prefix: str = "") -> str:
-    """Strings, numbers, booleans, lists of these, and nested tables as TOML text.
-
-    Args:
-        data: scalars, lists and tables; ``None`` is left out.
-        prefix: dotted path of the table ``data`` is.
-
-    Raises:
-        HtaDsv4Error: a value that TOML cannot hold, naming its key.
-    """
-    lines, tables = [], []
-    for key, value in data.items():
-        name = str(key) if _BARE_KEY.fullmatch(str(key)) else _string(str(key), prefix)
-        path = f"{prefix}.{name}" if prefix else name
-        if isinstance(value, Mapping):
-            tables.append(f"\n[{path}]\n{to_toml(value, path)}")
-        elif value is not None:
-            lines.append(f"{name} = {_value(value, path)}")
-    return "\n".join(lines) + ("\n" if lines else "") + "".join(tables)
-
-
-def _value(value: object, path: str) -> str:
-    """A scalar or a list as TOML."""
-    if isinstance(value, str):
-        return _string(value, path)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # nan, inf, -inf: TOML's words, not JSON's
-    if isinstance(value, (bool, int, float)):
-        return json.dumps(value)
-    if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
-        return f"[{', '.join(_value(v, path) for v in value)}]"
-    raise HtaDsv4Error(
-        f"{path}: a manifest holds text, numbers and lists of them, not {type(value).__name__}"
-    )
-
-
-def _string(text: str, path: str) -> str:
-    """Text as TOML: a JSON string but for DEL, which needs an escape here."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise HtaDsv4Error(f"{path}: not text that UTF-8 can hold: {text!a}") from error
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
-
-
-def write_atomically(*files: tuple[Path, bytes]) -> None:
-    """Write beside the final names, then rename: a reader sees the old files or the new ones, whole.
-
-    Args:
-        files: final names and contents; the renames follow one another, the last name appearing last.
-
-    Raises:
-        HtaDsv4Error: the folder cannot be written or the disk is full; nothing new is left behind.
-    """
-    done: list[Path] = []
-    path = files[0][0]
-    try:
-        for path, data in files:
-            with _partial(path).open("wb") as f:
-                f.write(data)
-                f.flush()
-                os.fsync(f.fileno())
-        for path, _ in files:
-            _partial(path).replace(path)
-            done.append(path)
-    except BaseException as error:  # an interrupt too must leave nothing half done
-        for unfinished, _ in files:
-            _partial(unfinished).unlink(missing_ok=True)
-        for final in done:  # a trace whose conditions nobody knows is not left behind
-            final.unlink(missing_ok=True)
-        if not isinstance(error, OSError):
-            raise
-        reason = error.strerror or error
-        raise HtaDsv4Error(f"{path}: cannot write ({reason}); choose another --out or free space") from error
-
-
-def _partial(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.partial")
-
-
 def write_manifest(trace: Path, manifest: Manifest) -> Path:
     """Write one capture's manifest beside its trace and return its path."""
     path = manifest_path(trace)
@@ -294,7 +206,7 @@ def _stands(trace: Path, named: str) -> bool:
 
 def _entries(path: Path) -> list[Any]:
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        data = from_toml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HtaDsv4Error(f"{path}: cannot read ({error.strerror or error})") from error
     except (
