@@ -155,6 +155,19 @@ def test_the_manifest_says_the_workload_and_the_caller_overrides_it():
     assert any("as given" in s for s in workload(path, activity_table([]), None, batch=7).sources)
 
 
+def test_a_rank_of_two_is_held_against_its_half_of_the_weights():
+    """A tensor-parallel folder -> half the heads, expert widths and vocabulary, said so; half the FP4 bytes."""
+    path = hta_dsv4.traces()["cuda_graph"].parent / "tp2" / "cuda_graph_c32_tp2"
+    found = workload(path / "cuda_graph_c32_tp2_rank0.trace.json.gz", activity_table([]), None)
+    assert (found.geometry.heads, found.geometry.inter, found.geometry.vocab) == (32, 1024, 64640)
+    assert any("one of 2 tensor-parallel ranks" in s for s in found.sources)
+    whole, half = (
+        BY_ROLE["moe_gemm_fp4"](place(kernel="_moe_fp4_gemm_w13_kernel", nth=0, of=2), Workload(g, 32), g, 32)
+        for g in (FLASH, FLASH.share(2))
+    )
+    assert half.read == pytest.approx(whole.read / 2, rel=0.01)
+
+
 def test_a_trace_without_manifest_tells_its_batch_by_its_shapes(tmp_path):
     """No manifest, activations [24, 4096] -> concurrency 24 once the model is known; nothing else."""
     run = hta_dsv4.load(hta_dsv4.traces()["mhc_fused"])

@@ -395,11 +395,11 @@ def test_a_host_in_time_is_left_alone():
 
 
 def test_a_recording_that_slows_what_it_records():
-    """195.5 us recorded, 100 us without the profiler -> not to be trusted for wall time; 190 us -> nothing said."""
+    """182 us recorded, 100 us without the profiler -> not to be trusted for wall time; 170 us -> nothing said."""
     (found,) = profiler_overhead(late(20_000, unprofiled_step_ms=0.1))
     assert found.kind == RECAPTURE
-    assert "96 % longer" in found.title
-    assert not profiler_overhead(late(20_000, unprofiled_step_ms=0.19))
+    assert "82 % longer" in found.title
+    assert not profiler_overhead(late(20_000, unprofiled_step_ms=0.17))
     assert not profiler_overhead(late(20_000))
 
 

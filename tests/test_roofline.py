@@ -103,6 +103,26 @@ def test_a_launch_below_its_floor_is_said():
     assert any("for the other 1 the model is wrong" in n for n in huge.notes)
 
 
+def test_waiting_for_the_launch_ahead_is_nobodys_headroom():
+    """A combine that starts 90 us before the split ends -> 10 us of its own, 90 shown as waiting."""
+    big = {col.OP: "aten::copy_", **copy_of(1 << 25)}
+    part = counted_of(
+        [("split", 0, 100_000, big), ("combine", 10_000, 100_000, {col.ROLE: "attention_combine"})]
+    )
+    found = roofline("x", part, Workload(), ceilings("H200"), "H200", ["kernel"])
+    rows = {r.key[0]: r for r in found.rows}
+    assert (rows["combine"].time_ns, rows["combine"].early_ns) == (10_000, 90_000)
+    assert (rows["split"].time_ns, rows["split"].early_ns) == (100_000, 0)
+    assert found.total.time_ns == 110_000
+    grid = roofline_grid(found)
+    assert grid.headers[2] == "waits us"
+    assert any("45 % of the summed durations" in n and "combine" in n for n in grid.notes)
+    alone = roofline(
+        "x", counted_of([("split", 0, 100_000, big)]), Workload(), ceilings("H200"), "H200", ["kernel"]
+    )
+    assert "waits us" not in roofline_grid(alone).headers
+
+
 def test_without_ceilings_bandwidth_is_told_and_floors_are_not():
     """A GPU outside the table -> achieved GB/s, no floor, and the reason."""
     part = counted_of([("c", 0, 1_000, copy_of(125_000))])

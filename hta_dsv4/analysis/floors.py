@@ -1,4 +1,7 @@
-"""The least time of every launch: by its bytes, its operations, or by being a launch at all."""
+"""The least time of every launch: by its bytes, its operations, or by being a launch at all.
+
+Times held against floors are own times (:mod:`own_time`): a launch that waited for the one ahead of it was not slow.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from hta_dsv4.analysis.costs.cost import UNKNOWN, Cost
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.devices import Ceilings
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.trace import activities as col
 
 MEMORY, COMPUTE, LAUNCH, NOTHING = "memory", "compute", "launch", "unknown"
@@ -23,7 +27,8 @@ class Launches:
 
     Attributes:
         costs: the distinct costs; ``code`` [activities] int64 is each activity's place among them.
-        duration: ns.
+        duration: ns, own time: what a launch adds to its stream, without a wait for the launch ahead of it.
+        recorded: ns, as recorded, with that wait; ``recorded - duration`` is early time.
         memory, compute, floor: ns.
         bound: object [activities]: memory, compute, launch or unknown.
         launch_ns: what a launch that does nothing takes.
@@ -32,6 +37,7 @@ class Launches:
     costs: list[Cost]
     code: np.ndarray
     duration: np.ndarray
+    recorded: np.ndarray
     memory: np.ndarray
     compute: np.ndarray
     floor: np.ndarray
@@ -64,9 +70,10 @@ def launch_floors(part: Counted, w: Workload, device: Ceilings | None) -> Launch
         device: the GPU's ceilings.
     """
     costs, code = launch_costs(part, w)
-    duration = part.activities[col.DUR_NS].to_numpy().astype(np.float64)
+    recorded = part.activities[col.DUR_NS].to_numpy().astype(np.float64)
+    duration = own_ns(part.activities).astype(np.float64)
     # A do-nothing kernel was timed start to start, which holds a gap besides: the trace may show shorter ones.
-    launch_ns = _shortest(duration)
+    launch_ns = _shortest(recorded)
     if device is not None and device.launch_ns:
         launch_ns = min(launch_ns, float(device.launch_ns))
     memory, compute, floor = (np.full(len(costs), np.nan) for _ in range(3))
@@ -79,7 +86,9 @@ def launch_floors(part: Counted, w: Workload, device: Ceilings | None) -> Launch
         sides = {LAUNCH: launch_ns, MEMORY: memory[i], COMPUTE: compute[i]}
         bound[i] = max(sides, key=lambda s: sides[s])
         floor[i] = sides[bound[i]]
-    return Launches(costs, code, duration, memory[code], compute[code], floor[code], bound[code], launch_ns)
+    return Launches(
+        costs, code, duration, recorded, memory[code], compute[code], floor[code], bound[code], launch_ns
+    )  # fmt: skip
 
 
 def compute_ns(device: Ceilings, flops: float, arithmetic: str) -> float:

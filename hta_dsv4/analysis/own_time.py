@@ -16,6 +16,9 @@ import pandas as pd
 
 from hta_dsv4.trace import activities as col
 
+LITTLE_PERCENT = 0.05
+"""Early time below this part of the summed durations is told, and gets no column and no name."""
+
 
 def own_ns(activities: pd.DataFrame) -> np.ndarray:
     """Own time of every activity.
@@ -46,3 +49,31 @@ def own_ns(activities: pd.DataFrame) -> np.ndarray:
         reach = np.maximum.accumulate(np.append(start[rows[0]], end[rows[:-1]]))
         own[rows] = (end[rows] - np.maximum(start[rows], reach)).clip(min=0)
     return own
+
+
+def early_note(activities: pd.DataFrame, steps: int) -> tuple[str, ...]:
+    """That times are own times, where it makes a difference: how much is early, and of what kernel most.
+
+    Args:
+        activities: activity table of the counted steps.
+        steps: how many they are; 0 or 1 for all of it.
+
+    Returns:
+        One sentence; none where no activity starts before the one ahead of it has ended.
+    """
+    recorded = activities[col.DUR_NS].to_numpy(dtype=np.int64).clip(min=0)
+    early = recorded - own_ns(activities)
+    total, share = int(early.sum()), 100 * int(early.sum()) / max(int(recorded.sum()), 1)
+    if not total:
+        return ()
+    part = f"{share:.2g} %" if share >= LITTLE_PERCENT else f"under {LITTLE_PERCENT} %"
+    said = (
+        f"times are own times: {total / max(steps, 1) / 1e3:,.1f} us{' a step' if steps else ''}, {part} of the summed "
+        "durations, is early time, in which a launch had started and waited for the one ahead of it"
+    )
+    if share < LITTLE_PERCENT:
+        return (said,)
+    of_kernel = pd.Series(early).groupby(activities[col.NAME].astype(str).to_numpy()).sum()
+    most = str(min(of_kernel.index, key=lambda n: (-of_kernel[n], n)))
+    short = most.removeprefix("void ").split("<")[0].split("(")[0] or most
+    return (f"{said}; {100 * int(of_kernel[most]) / total:.0f} % of it is {short}",)

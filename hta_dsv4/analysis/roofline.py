@@ -1,8 +1,9 @@
 """How far is each kernel from what the hardware permits? Floor, headroom, achieved bandwidth and rate, and the bound.
 
 ``floor = max(bytes / bandwidth, operations / rate, a launch that does nothing)``, per launch, of the bytes and
-operations that no implementation can avoid. ``headroom = time - floor``. A launch below its floor is not hidden: its
-data came from a cache, or the model is wrong there, and the result says how many and how long.
+operations that no implementation can avoid. ``headroom = time - floor``, of own times: what a launch waited for the one
+ahead of it (programmatic dependent launch) is shown beside them and is nobody's headroom. A launch below its floor is
+not hidden: its data came from a cache, or the model is wrong there, and the result says how many and how long.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.devices import Ceilings
 from hta_dsv4.analysis.floors import COMPUTE, LAUNCH, MEMORY, NOTHING, Launches, compute_ns, launch_floors
+from hta_dsv4.analysis.own_time import early_note
 from hta_dsv4.analysis.shares import KEYS, divide_half_even
 from hta_dsv4.analysis.verdicts import product_verdicts
 
@@ -33,14 +35,15 @@ class Row:
     Attributes:
         key: one value per key of ``by``.
         launches: per step.
-        time_ns: per step, all of its launches.
+        time_ns: own time per step, of all of its launches.
         known_ns: the part of it whose cost is known; everything below is about this part.
         floor_ns: least time of that part; ``None`` without ceilings.
         memory_ns, compute_ns: what bytes alone, and operations alone, would take.
         bytes, flops: per step.
         requested, issued: bytes asked for and operations carried out, repeats and padding included, per step; ``None``
             where no launch says it; ``redundant_bytes, redundant_flops`` are what those same launches need.
-        below: launches per step below their floor, and ``below_ns`` how far in all.
+        below: launches per step below their floor even as recorded, and ``below_ns`` how far in all.
+        early_ns: what its launches waited for those ahead of them, per step; summed durations are ``time_ns`` and this.
         bound: which side sets most of the floor: memory, compute, launch or unknown.
         known: measured, modelled, unknown, or several with the share of the time.
         arithmetic: of the most operations.
@@ -68,6 +71,7 @@ class Row:
     arithmetic: str
     assumes: tuple[str, ...]
     sources: tuple[str, ...]
+    early_ns: int = 0
 
     @property
     def headroom_ns(self) -> int | None:
@@ -172,7 +176,8 @@ def roofline(
     total = _row(("step",), found, np.arange(len(acts)), part.steps, device is not None)
     verdicts = product_verdicts(part, found, device) if device is not None else ()
     return Roofline(
-        label, by, part.steps, device, w, total, tuple(rows), verdicts, _notes(found, w, device, device_name),
+        label, by, part.steps, device, w, total, tuple(rows), verdicts,
+        (*_notes(found, w, device, device_name), *early_note(acts, part.steps)),
         model_floor(w, device),
     )  # fmt: skip
 
@@ -195,7 +200,7 @@ def model_floor(w: Workload, device: Ceilings | None) -> dict[str, float]:
 def _row(key: tuple[str, ...], found: Launches, rows: np.ndarray, steps: int, has_device: bool) -> Row:
     known = found.known[rows]
     told = known != UNKNOWN
-    duration, floor = found.duration[rows], found.floor[rows]
+    duration, floor, recorded = found.duration[rows], found.floor[rows], found.recorded[rows]
 
     def per_step(values: np.ndarray) -> int:
         return divide_half_even(round(float(np.nansum(values))), steps)
@@ -204,7 +209,7 @@ def _row(key: tuple[str, ...], found: Launches, rows: np.ndarray, steps: int, ha
         values = found.of(field)[rows]
         return float(np.nansum(values if where is None else values[where])) / steps
 
-    below = told & (duration < floor * (1 - _TOLERANCE)) if has_device else np.zeros(len(rows), dtype=bool)
+    below = told & (recorded < floor * (1 - _TOLERANCE)) if has_device else np.zeros(len(rows), dtype=bool)
     asked = ~np.isnan(found.of("requested")[rows])
     carried = ~np.isnan(found.of("issued")[rows])
     costs = [found.costs[i] for i in np.unique(found.code[rows])]
@@ -227,12 +232,13 @@ def _row(key: tuple[str, ...], found: Launches, rows: np.ndarray, steps: int, ha
         redundant_bytes=mean("moved", asked),
         redundant_flops=mean("flops", carried),
         below=int(below.sum()) / steps,
-        below_ns=per_step((floor - duration)[below]),
+        below_ns=per_step((floor - recorded)[below]),
         bound=max(by_bound, key=lambda b: by_bound[b]) if has_device and told.any() else NOTHING,
         known=_known(known, duration),
         arithmetic=max(flops, key=lambda a: flops[a]) if flops else "",
         assumes=tuple(sorted({c.assumes for c in costs if c.assumes})),
         sources=tuple(sorted({c.source for c in costs if c.source})),
+        early_ns=per_step(recorded.clip(min=0)) - per_step(duration),
     )
 
 
@@ -260,7 +266,7 @@ def _notes(found: Launches, w: Workload, device: Ceilings | None, name: str | No
             f"the launch floor, {found.launch_ns:.0f} ns, is the shortest activity of this trace: none was measured "
             f"for {device.name}"
         )
-    below = (found.duration < found.floor * (1 - _TOLERANCE)) & ~np.isnan(found.floor)
+    below = (found.recorded < found.floor * (1 - _TOLERANCE)) & ~np.isnan(found.floor)
     if below.any():
         moved = found.of("moved")[below]
         # Up to twice the cache: one operand may still lie there from the launch before.

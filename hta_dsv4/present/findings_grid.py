@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from hta_dsv4.analysis.findings import Evidence, Finding, Findings, Ranked, Recoverable
-from hta_dsv4.analysis.findings.finding import WALL
+from hta_dsv4.analysis.findings.finding import MEASURED, WALL
 from hta_dsv4.analysis.findings.finding import said as time_said
 from hta_dsv4.present.grid import ABSENT, Grid, steps_said, us
 from hta_dsv4.present.kernel_names import shorten
+from hta_dsv4.present.modelled import about, about_us
 
 _NAME = 60
 _HEADERS = ("", "finding", "saves us/step", "least", "most", "% of step", "confidence")
@@ -68,7 +69,7 @@ def finding_grids(found: Findings, top: int = 0) -> list[Grid]:
     if found.covered:
         taken = tuple(
             (
-                title(r.finding), us(_mid(r.finding.recoverable)), us(_mid(r.remaining)),
+                title(r.finding), about_us(_mid(r.finding.recoverable)), about_us(_mid(r.remaining)),
                 ", ".join(map(str, r.after)) or ABSENT,
             )
             for r in found.covered
@@ -104,7 +105,7 @@ def _block(place: int, ranked: Ranked) -> Grid:
         mid, low, high = _saved(ranked.remaining)
         saves = f"{f.saves}: {mid} us a step ({low} to {high}), {f.label}"
         if ranked.after:
-            alone = us(_mid(f.recoverable))
+            alone = about_us(_mid(f.recoverable))
             saves += f"; alone {alone}, the rest is taken by {', '.join(map(str, ranked.after))}"
     rows = [("saves", saves), ("confidence", f"{f.confidence:.2f}: {f.because}")]
     if f.kernels:
@@ -125,11 +126,12 @@ def _block(place: int, ranked: Ranked) -> Grid:
 def said(e: Evidence) -> str:
     """One number with its unit, as a line."""
     if e.unit == "ns":
-        value = f"{us(round(e.value))} us"
+        value = f"{us(round(e.value)) if e.label == MEASURED else about_us(e.value)} us"
     elif e.unit == "bytes":
         value = f"{e.value / 1e9:,.3f} GB" if e.value >= 1e8 else f"{e.value / 1e6:,.3f} MB"
     else:
-        value = f"{_count(e.value)} {e.unit}".rstrip()
+        count = _count(e.value) if e.label == MEASURED or float(e.value).is_integer() else about(e.value)
+        value = f"{count} {e.unit}".rstrip()
     return f"{e.what}: {value} ({e.label})"
 
 
@@ -139,7 +141,7 @@ def _count(value: float) -> str:
 
 
 def _saved(r: Recoverable | None) -> tuple[str, str, str]:
-    return (ABSENT,) * 3 if r is None else (us(round(r.mid)), us(round(r.low)), us(round(r.high)))
+    return (ABSENT,) * 3 if r is None else (about_us(r.mid), about_us(r.low), about_us(r.high))
 
 
 def _mid(r: Recoverable | None) -> int | None:

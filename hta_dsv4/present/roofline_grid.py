@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from hta_dsv4.analysis.devices import RATES, Ceilings
+from hta_dsv4.analysis.own_time import LITTLE_PERCENT
 from hta_dsv4.analysis.roofline import Roofline, Row
 from hta_dsv4.present.grid import ABSENT, Grid, steps_said, us
+from hta_dsv4.present.modelled import about, about_us
 
 
 def roofline_grid(found: Roofline, top: int = 0) -> Grid:
@@ -18,6 +20,7 @@ def roofline_grid(found: Roofline, top: int = 0) -> Grid:
         top: rows to show, the rest as one line; 0 for all.
     """
     by_origin = found.by == ("origin",) and bool(found.model_ns)
+    waits = _waits(found)
     headers = [
         *found.by,
         "us/step",
@@ -31,6 +34,8 @@ def roofline_grid(found: Roofline, top: int = 0) -> Grid:
     ]
     if by_origin:
         headers.insert(4, "model us")
+    if waits:
+        headers.insert(len(found.by) + 1, "waits us")
     shown = found.rows if top <= 0 else found.rows[:top]
     rows = [tuple(_cells(r, found, by_origin)) for r in shown]
     rest = found.rows[len(shown) :]
@@ -38,7 +43,9 @@ def roofline_grid(found: Roofline, top: int = 0) -> Grid:
         time = sum(r.time_ns for r in rest)
         floors = [r.floor_ns for r in rest if r.floor_ns is not None]
         room = [r.headroom_ns for r in rest if r.headroom_ns is not None]
-        cells = [us(time), us(sum(floors) if floors else None), us(sum(room) if room else None)]
+        cells = [us(time), about_us(sum(floors) if floors else None), about_us(sum(room) if room else None)]
+        if waits:
+            cells.insert(1, us(sum(r.early_ns for r in rest)))
         if by_origin:
             cells.append("")
         rows.append((f"({len(rest)} more)", *[""] * (len(found.by) - 1), *cells, "", "", "", "", ""))
@@ -55,14 +62,23 @@ def roofline_grid(found: Roofline, top: int = 0) -> Grid:
 def _cells(row: Row, found: Roofline, by_origin: bool) -> list[str]:
     known = row.known_ns > 0  # a floor of nothing known is not a floor of 0
     cells = [
-        *row.key, us(row.time_ns), us(row.floor_ns if known else None), us(row.headroom_ns if known else None),
+        *row.key, us(row.time_ns), about_us(row.floor_ns if known else None),
+        about_us(row.headroom_ns if known else None),
         _number(row.gb_s), _number(row.tflop_s), row.bound, row.known,
         ABSENT if row.redundancy is None else f"{row.redundancy:.1f}x",
     ]  # fmt: skip
     if by_origin:
         model = sum(found.model_ns.values()) if row is found.total else found.model_ns.get(row.key[0])
-        cells.insert(4, us(None if model is None else round(model)))
+        cells.insert(4, about_us(model))
+    if _waits(found):
+        cells.insert(len(row.key) + 1, us(row.early_ns))
     return cells
+
+
+def _waits(found: Roofline) -> bool:
+    """Whether launches waited for those ahead of them for a part of the step that is worth a column."""
+    t = found.total
+    return t is not None and 100 * t.early_ns > LITTLE_PERCENT * (t.time_ns + t.early_ns)
 
 
 def _number(value: float | None) -> str:
@@ -78,13 +94,13 @@ def _headline(found: Roofline) -> list[str]:
         return []
     out = [
         f"floors are known for {100 * found.known_share:.1f} % of the time; as programmed that part needs at least "
-        f"{total.floor_ns / 1e6:,.2f} ms of its {total.known_ns / 1e6:,.2f} ms"
+        f"{about(total.floor_ns / 1e6)} ms of its {total.known_ns / 1e6:,.2f} ms"
     ]
     if found.model_ns:
         model = sum(found.model_ns.values())
         out.append(
-            f"the model's step itself needs at least {model / 1e6:,.2f} ms on this GPU: each weight and each attended "
-            f"token once, nothing in between; floors above that are work the step sets itself"
+            f"the model's step itself needs at least {about(model / 1e6)} ms on this GPU: each weight and each "
+            f"attended token once, nothing in between; floors above that are work the step sets itself"
         )
     for row in found.rows:
         if row.redundancy is not None and row.redundancy > 1.5:
@@ -108,6 +124,7 @@ def _variant(found: Roofline) -> dict[str, Any]:
     w = found.workload
     return {
         "label": found.label,
+        "time": "own",
         "steps": found.steps,
         "device": None if found.ceilings is None else device_body(found.ceilings),
         "workload": {
@@ -137,7 +154,8 @@ def device_body(c: Ceilings) -> dict[str, Any]:
 
 def _row(row: Row, key: dict[str, str]) -> dict[str, Any]:
     return {
-        **key, "launches_per_step": row.launches, "time_ns_per_step": row.time_ns, "known_ns_per_step": row.known_ns,
+        **key, "launches_per_step": row.launches, "time_ns_per_step": row.time_ns,
+        "early_ns_per_step": row.early_ns, "known_ns_per_step": row.known_ns,
         "floor_ns_per_step": row.floor_ns, "headroom_ns_per_step": row.headroom_ns,
         "memory_ns_per_step": _finite(row.memory_ns), "compute_ns_per_step": _finite(row.compute_ns),
         "bytes_per_step": round(row.bytes), "flops_per_step": round(row.flops), "gb_s": row.gb_s,
@@ -153,8 +171,9 @@ def _finite(value: float | None) -> float | None:
 
 
 COLUMNS = (
-    "launches_per_step", "time_ns_per_step", "known_ns_per_step", "floor_ns_per_step", "headroom_ns_per_step",
-    "bytes_per_step", "flops_per_step", "gb_s", "tflop_s", "bound", "known", "redundancy", "waste",
+    "launches_per_step", "time_ns_per_step", "early_ns_per_step", "known_ns_per_step", "floor_ns_per_step",
+    "headroom_ns_per_step", "bytes_per_step", "flops_per_step", "gb_s", "tflop_s",
+    "bound", "known", "redundancy", "waste",
 )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 HEAD_DIM, WINDOW, STREAMS, INDEX_DIM = 512, 128, 4, 128
 KV_BYTES = 584  # one cached token: 448 e4m3, 64 bf16, 7 scales and a byte of padding
@@ -41,6 +41,16 @@ class Geometry:
     def layers(self) -> tuple[str, ...]:
         """The kind of each layer, in order."""
         return (SWA, SWA, *((C4, C128) * self.pairs), C4)
+
+    def share(self, ranks: int) -> Geometry:
+        """What one of ``ranks`` tensor-parallel ranks holds: heads, output groups, expert width and vocabulary divided.
+
+        The key/value head, compressors, indexer, router, norms and hyper-connections are on every rank whole.
+        """
+        return replace(
+            self, heads=self.heads // ranks, o_groups=self.o_groups // ranks, inter=self.inter // ranks,
+            vocab=self.vocab // ranks,
+        )  # fmt: skip
 
 
 FLASH = Geometry("DeepSeek-V4-Flash", 4096, 64, 1024, 8, 1024, 64, 512, 256, 6, 2048, 20, 129280)

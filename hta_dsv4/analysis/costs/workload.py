@@ -26,7 +26,7 @@ class Workload:
     """What was decoded.
 
     Attributes:
-        geometry: the model; ``None`` where unknown.
+        geometry: the model, or what one of several ranks holds of it; ``None`` where unknown.
         batch: requests decoded together, one token each.
         context: tokens each request has seen, on average.
         max_context: the static maximum that padded widths follow.
@@ -122,18 +122,30 @@ def _from_manifest(path: Path) -> Workload:
     context = entry.get("context")
     if context is None:
         return _from_server(entry, place)
+    geometry, ranks = MODELS.get(str(entry.get("config"))), _ranks(entry)
     # The bundled step spreads its requests evenly over the last eighth below the context.
     context = context - context / 16
     return Workload(
-        geometry=MODELS.get(str(entry.get("config"))),
+        geometry=geometry if geometry is None else geometry.share(ranks),
         batch=entry.get("concurrency"),
         context=context,
         max_context=entry.get("max_context"),
         sources=(
             f"{place}: {entry.get('config')}, concurrency {entry.get('concurrency')}, context up to "
-            f"{entry.get('context')} (requests spread over its last eighth), static maximum {entry.get('max_context')}",
+            f"{entry.get('context')} (requests spread over its last eighth), static maximum {entry.get('max_context')}"
+            + (
+                f"; one of {ranks} tensor-parallel ranks: 1/{ranks} of the heads, expert widths and vocabulary"
+                if ranks > 1
+                else ""
+            ),
         ),
     )
+
+
+def _ranks(entry: Mapping[str, Any]) -> int:
+    """Ranks among which the bundled step was divided (it is tensor-parallel and nothing else)."""
+    size = entry.get("parallel", {}).get("world_size", 1)
+    return size if isinstance(size, int) and size > 0 else 1
 
 
 def _from_server(entry: Mapping[str, Any], place: str) -> Workload:

@@ -23,6 +23,7 @@ from hta_dsv4.analysis.findings.static_maximum import static_maximum
 from hta_dsv4.analysis.findings.subject import Subject, subject
 from hta_dsv4.analysis.findings.trust import missing, profiler_overhead, unknown_share
 from hta_dsv4.analysis.findings.underfilled import underfilled
+from hta_dsv4.analysis.own_time import early_note
 
 __all__ = [
     "MATERIAL", "RULES", "Claim", "Evidence", "Finding", "Findings", "Ranked", "Recoverable", "Rule", "Subject",
@@ -70,7 +71,14 @@ def find(s: Subject, rules: Sequence[Rule] = RULES, *, material: float = MATERIA
         )
     found = [f for rule in rules for f in rule.apply(s)]
     return rank(
-        s.label, found, s.dur, s.steps, s.sum_ns, s.wall_ns, material=material, notes=_notes(s, found)
+        s.label,
+        found,
+        s.dur,
+        s.steps,
+        s.sum_ns,
+        s.wall_ns,
+        material=material,
+        notes=(*_notes(s, found), *early_note(s.part.activities, s.steps)),
     )
 
 

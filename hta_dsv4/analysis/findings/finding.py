@@ -18,7 +18,7 @@ Ints = npt.NDArray[np.int64]
 ATTACK, LEAVE, RECAPTURE = "attack", "leave", "recapture"
 """Kinds: time to be won; looked at and to be left alone; the trace cannot answer, so record it again."""
 GPU, WALL = "GPU time", "wall time"
-"""What is saved: summed durations of GPU activities, or time from one step to the next."""
+"""What is saved: own times of GPU activities, or time from one step to the next."""
 MEASURED, MODELLED, INFERRED = "measured", "modelled", "inferred"
 """How a number is known: counted from the trace or its manifest; from a cost model; concluded from other numbers."""
 
@@ -111,7 +111,7 @@ class Finding:
         title: one line with its number.
         evidence: the numbers it rests on, the first from the trace.
         kernels: names of the kernels concerned, most time first, at most three.
-        launches: of them per step; ``time_ns`` their summed duration per step; ``steps`` how many were looked at.
+        launches: of them per step; ``time_ns`` their own time per step; ``steps`` how many were looked at.
         recoverable: time to be saved per step; ``None`` where there is none or it cannot be known.
         unknown_because: why it cannot be known; else empty.
         saves: GPU or WALL.

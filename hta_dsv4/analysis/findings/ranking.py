@@ -78,7 +78,7 @@ def rank(
     Args:
         label: the variant's name.
         found: of all rules, in any order.
-        activities: float64 [activities], durations, ns.
+        activities: float64 [activities], own times, ns.
         steps: counted steps.
         sum_ns: GPU time per step.
         wall_ns: wall time per step.

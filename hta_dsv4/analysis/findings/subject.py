@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis.costs.workload import Workload
-from hta_dsv4.analysis.counted import SUM, WALL, Counted, step_times
+from hta_dsv4.analysis.counted import WALL, Counted, step_times
 from hta_dsv4.analysis.devices import Ceilings
 from hta_dsv4.analysis.fill import CTAS, SMS, launch_fill
 from hta_dsv4.analysis.findings.finding import Claim, Floats, Ints
@@ -66,8 +66,8 @@ class Subject:
 
     @cached_property
     def sum_ns(self) -> int:
-        """Summed durations per step."""
-        return divide_half_even(int(self._times[SUM].sum()), self.steps)
+        """GPU time per step: own times of all launches, added up."""
+        return divide_half_even(round(float(self.dur.sum())), self.steps)
 
     @cached_property
     def wall_ns(self) -> int:
@@ -80,7 +80,7 @@ class Subject:
 
     @property
     def dur(self) -> Floats:
-        """Durations, ns."""
+        """Own times, ns: what a launch took without its wait for the launch ahead of it."""
         return self.floors.duration
 
     @cached_property
