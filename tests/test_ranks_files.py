@@ -15,6 +15,7 @@ from hta_dsv4.trace.ranks import captures_only, missing_ranks, world_size
 from hta_dsv4.trace.reader import read_trace, read_traces
 from tests.builders import KinetoTrace, baseline
 from tests.conftest import CASES, cli
+from tests.gate_traces import made
 from tests.rank_traces import Clock, RankSim
 
 
@@ -267,3 +268,30 @@ def test_what_is_said_of_collectives_is_read(tmp_path: Path) -> None:
         assert json.loads(said.dropna().iloc[1]) == {
             "name": "allreduce", "group": "0", "ranks": "[0, 1]", "elements": 131072, "dtype": "BFloat16", "seq": 1,
         }  # fmt: skip
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 9, 20])
+def test_the_median_is_one_ranks_own_everywhere(tmp_path, ranks):
+    """2 to 20 ranks, each slower than the last -> the lower middle one is the median in words, columns and JSON."""
+    for rank in range(ranks):
+        made(
+            tmp_path / f"rank{rank}.json.gz",
+            attention=100 + 10 * rank,
+            rank=rank,
+            world_size=ranks,
+            noise=0.0,
+        )
+    middle = (ranks - 1) // 2
+    one = json.loads(cli("ranks", str(tmp_path), "--json").stdout)["variants"][0]
+    assert one["ranks"][middle]["over_median"] == 0
+    for row in one["rows"]:
+        assert row["median_ns"] == sorted(row["each_ns"].values())[middle]
+    assert all(isinstance(r["median_ns"], int) for r in one["rows"])
+    shares = cli("shares", str(tmp_path)).stdout
+    assert f"rank {middle} is the median" in shares
+    body = json.loads(cli("shares", str(tmp_path), "--json").stdout)["variants"][0]
+    assert body["median_rank"] == middle
+    attention = next(line for line in shares.splitlines() if line.startswith("attention"))
+    assert attention.split()[-1] == f"{2 * (100 + 10 * middle):,}.000"
+    spread = next(x for x in cli("ranks", str(tmp_path)).stdout.splitlines() if x.startswith("attention"))
+    assert f"{2 * (100 + 10 * middle):,}.000" in spread

@@ -14,7 +14,7 @@ import pandas as pd
 
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.collective_calls import COMMUNICATION
-from hta_dsv4.analysis.shares import RankShares, Shares, divide_half_even
+from hta_dsv4.analysis.shares import RankShares, Shares, divide_half_even, rank_median
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.ranks import missing_ranks, world_size
 
@@ -78,7 +78,7 @@ class RankTable:
             "wall_ns",
         ]
         table = pd.DataFrame(rows, columns=names)
-        median = sorted(table["work_ns"].tolist())[(len(table) - 1) // 2]
+        median = int(rank_median(table["work_ns"].to_numpy()))
         over = table["work_ns"] / median - 1 if median else pd.Series(np.nan, table.index)
         return table.assign(over_median=over.astype("Float64"))
 
@@ -88,20 +88,20 @@ class RankTable:
         time = sh.TIME_NS_PER_STEP if self.per_step else sh.TIME_NS
         each = {r.rank: r.table.set_index(list(self.by))[time] for r in self.ranks}
         wide = pd.concat(each, axis=1).fillna(0).astype("int64")
-        order = wide.median(axis=1).sort_values(ascending=False, kind="stable").index
-        return wide.loc[order]
+        return wide.iloc[np.argsort(-rank_median(wide.to_numpy().T), kind="stable")]
 
     @property
     def table(self) -> pd.DataFrame:
         """One row per key, most time first: the keys, ``median_ns, min_ns, max_ns, spread_ns`` and ``most_rank``.
 
-        ``spread_ns`` is the largest minus the smallest, ``most_rank`` the (lowest) rank with the largest.
+        ``median_ns`` is the lower one of two, ``spread_ns`` the largest minus the smallest, ``most_rank`` the (lowest)
+        rank with the largest.
         """
         wide = self.wide
         ranks = np.array(wide.columns)
         values = wide.to_numpy()
         out = pd.DataFrame({
-            "median_ns": np.median(values, axis=1), "min_ns": values.min(axis=1), "max_ns": values.max(axis=1),
+            "median_ns": rank_median(values.T), "min_ns": values.min(axis=1), "max_ns": values.max(axis=1),
             "spread_ns": np.ptp(values, axis=1), "most_rank": ranks[values.argmax(axis=1)],
         }, index=wide.index)  # fmt: skip
         return out.reset_index()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,6 +78,19 @@ class Shares:
     def table(self) -> pd.DataFrame:
         """The table of the median rank (the only one, where there is one rank)."""
         return self.median_rank.table
+
+
+def rank_median(values: Sequence[float] | np.ndarray) -> Any:
+    """The median over ranks: of the two in the middle of an even number the lower, so that it is one rank's own.
+
+    Args:
+        values: numbers [ranks], or [ranks, quantities] for one median a column.
+
+    Returns:
+        A number of the same kind, or one per column.
+    """
+    ordered = np.sort(np.asarray(values), axis=0)
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def divide_half_even(total: int, parts: int) -> int:

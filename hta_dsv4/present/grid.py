@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis import compare as cmp
@@ -150,13 +151,13 @@ def _ranks_grid(shares: Shares, top: int) -> Grid:
     keys = list(shares.by)
     time = sh.TIME_NS_PER_STEP if all(r.steps for r in shares.ranks) else sh.TIME_NS
     wide = pd.concat({r.rank: r.table.set_index(keys)[time] for r in shares.ranks}, axis=1)
-    median = wide.fillna(0).astype(float).median(axis=1)
+    median = pd.Series(sh.rank_median(wide.fillna(0).to_numpy(dtype=np.int64).T), wide.index)
     order = median.sort_values(ascending=False, kind="stable").index[: _top(top, len(median))]
     rows = [
         (
             *(str(x) for x in (key if isinstance(key, tuple) else (key,))),
             *(us(v) for v in wide.loc[key]),
-            us(float(median[key])),
+            us(int(median[key])),
         )
         for key in order
     ]
@@ -168,7 +169,7 @@ def _ranks_grid(shares: Shares, top: int) -> Grid:
             for r in shares.ranks
         ]
         footer.append(
-            (f"{name}: {what}", *blank, *(us(v) for v in per_rank), us(float(pd.Series(per_rank).median())))
+            (f"{name}: {what}", *blank, *(us(v) for v in per_rank), us(int(sh.rank_median(per_rank))))
         )
     unit = "us/step" if time == sh.TIME_NS_PER_STEP else "us"
     headers = (*keys, *(f"rank {r.rank} {unit}" for r in shares.ranks), "median")

@@ -11,6 +11,7 @@ import pandas as pd
 from hta_dsv4.analysis.collective_layers import spell
 from hta_dsv4.analysis.communication import Communication, named, place_name
 from hta_dsv4.analysis.ranks import RankTable
+from hta_dsv4.analysis.shares import rank_median
 from hta_dsv4.analysis.stragglers import HOST, Straggler
 from hta_dsv4.analysis.waits import GroupWaits
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, steps_said, us
@@ -59,7 +60,11 @@ def overview_grid(table: RankTable, said: Communication, top: int = 0) -> Grid:
     ]
     if many:
         rest = view.iloc[top:]
-        rows.append((f"({len(rest)} more: medians)", "", *_rank_cells(rest.median().to_dict())))
+        middle = {
+            name: rank_median(rest[name].dropna().to_numpy()) if rest[name].notna().any() else np.nan
+            for name in rest
+        }
+        rows.append((f"({len(rest)} more: medians)", "", *_rank_cells(middle)))
     headers = (
         "rank", "steps", f"sum {unit}", "work", "% over median", "communication", "transfer", "wait", "busy", "idle",
         "wall",
@@ -109,7 +114,7 @@ def spread_grid(table: RankTable, top: int = 0) -> Grid:
         row = found.iloc[i]
         cells = [us(int(v)) for v in wide.iloc[i]] if each else [us(int(row["min_ns"]))]
         most = str(int(row["most_rank"])) if row["spread_ns"] else ABSENT
-        median = us(float(row["median_ns"]))
+        median = us(int(row["median_ns"]))
         largest = [] if each else [us(int(row["max_ns"]))]
         rows.append(
             (*(str(row[k]) for k in table.by), *cells, median, *largest, us(int(row["spread_ns"])), most)
@@ -119,7 +124,9 @@ def spread_grid(table: RankTable, top: int = 0) -> Grid:
         cells = [us(int(v)) for v in rest] if each else [us(int(rest.min()))]
         largest = [] if each else [us(int(rest.max()))]
         label = (f"({len(found) - shown} more)", *[""] * (len(table.by) - 1))
-        rows.append((*label, *cells, us(float(rest.median())), *largest, us(int(np.ptp(rest))), ""))
+        rows.append(
+            (*label, *cells, us(int(rank_median(rest.to_numpy()))), *largest, us(int(np.ptp(rest))), "")
+        )
     unit = "us/step" if table.per_step else "us"
     columns = [f"rank {r} {unit}" for r in wide.columns] if each else [f"least {unit}"]
     headers = (*table.by, *columns, "median", *([] if each else ["most"]), "spread", "most on rank")
