@@ -11,6 +11,7 @@ from hta_dsv4.analysis.budget_file import read_budgets
 from hta_dsv4.analysis.budgets import Budget, Budgets
 from hta_dsv4.analysis.comparability import Conditions, comparability
 from hta_dsv4.analysis.counted import step_times
+from hta_dsv4.analysis.dependence import common_correlation, mean_of_dependent
 from hta_dsv4.analysis.excess import CAPTURES, EXACT, FEW_STEPS, NONE, STEPS, Contrast, excesses
 from hta_dsv4.analysis.gate import FAIL, INCONCLUSIVE, PASS, gate
 from hta_dsv4.analysis.gate_causes import with_causes
@@ -34,24 +35,36 @@ def series(rng: np.random.Generator, steps: int, quantities: int, correlation: f
 
 
 def failing(
-    captures: tuple[int, int], steps: int, correlation: float, between: float, more: float = 0.0
+    captures: tuple[int, int],
+    steps: int,
+    correlation: float,
+    between: float,
+    more: float = 0.0,
+    *,
+    ranks: int = 1,
+    trials: int = TRIALS,
 ) -> float:
-    """How often a gate of 12 checks fails: 6 that allow no increase, 6 whose limit is the true mean."""
+    """How often a gate of 12 checks fails: 6 that allow no increase, 6 whose limit is the true mean.
+
+    With several ranks each has its own noise, and the last of them alone takes ``more``.
+    """
     rng, failed = np.random.default_rng(7), 0
-    for _ in range(TRIALS):
+    for _ in range(trials):
 
         def captured(n: int) -> list[np.ndarray]:
             shift = [between * (rng.standard_normal() + rng.standard_normal(6)) for _ in range(n)]
             return [1000 + s + 5 * series(rng, steps, 6, correlation) for s in shift]
 
-        sides = [captured(n) for n in captures]
-        sides[1] = [x * (1 + more) for x in sides[1]]
         contrasts = []
-        for q in range(6):
-            base, new = (tuple(x[:, q] for x in side) for side in sides)
-            contrasts += [Contrast(new, base, 1.0), Contrast(new, base, constant=1000.0)]
+        for rank in range(ranks):
+            sides = [captured(n) for n in captures]
+            if rank == ranks - 1:
+                sides[1] = [x * (1 + more) for x in sides[1]]
+            for q in range(6):
+                base, new = (tuple(x[:, q] for x in side) for side in sides)
+                contrasts += [Contrast(new, base, 1.0), Contrast(new, base, constant=1000.0)]
         failed += any(e.noise is not None and e.excess > e.noise for e in excesses(contrasts, LEVEL))
-    return failed / TRIALS
+    return failed / trials
 
 
 @pytest.mark.parametrize(
@@ -63,6 +76,9 @@ def failing(
         ((1, 1), 20, 0.0, 0.0),
         ((1, 1), 20, 0.5, 0.0),
         ((1, 1), 60, 0.5, 0.0),
+        ((1, 1), 10, 0.8, 0.0),
+        ((1, 1), 20, 0.8, 0.0),
+        ((1, 1), 60, 0.9, 0.0),
         ((5, 1), 10, 0.8, 10.0),
         ((3, 3), 10, 0.8, 10.0),
         ((5, 5), 3, 0.8, 10.0),
@@ -80,6 +96,31 @@ def test_unchanged_code_fails_no_more_often_than_stated(captures, steps, correla
 def test_a_regression_beyond_noise_is_found(captures, steps, between, more):
     """2 % slower at 0.5 % noise per step; 3 % at 0.4 % between captures -> found in nine of ten gates."""
     assert failing(captures, steps, 0.3, between, more) >= 0.9
+
+
+@pytest.mark.parametrize(("correlation", "more"), [(0.0, 0.0), (0.8, 0.0), (0.0, 0.02), (0.5, 0.03)])
+def test_eight_ranks_are_judged_at_the_stated_rate_and_one_slow_one_is_found(correlation, more):
+    """12 checks on 8 ranks: unchanged -> at most 5 % fail (+3 sigma); one rank 2 or 3 % slower -> nine of ten do."""
+    rate = failing((1, 1), 20, correlation, 0.0, more, ranks=8, trials=100)
+    assert rate >= 0.9 if more else rate <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
+def test_correlation_is_estimated_without_bias(correlation):
+    """200 series of 20 steps -> the correlation they were made with, on average; steps independent of each other."""
+    rng = np.random.default_rng(3)
+    found = common_correlation(series(rng, 20, 1, correlation)[:, 0] for _ in range(200))
+    assert found == pytest.approx(correlation, abs=0.08)
+    worth = mean_of_dependent(series(rng, 400, 1, correlation)[:, 0], 0.0).independent
+    assert worth == pytest.approx(400 * (1 - correlation) / (1 + correlation), rel=0.4)
+
+
+def test_variance_of_a_mean_of_dependent_steps():
+    """400 steps, each like the one before -> the variance of the mean that 300 series show."""
+    rng = np.random.default_rng(5)
+    made = [series(rng, 400, 1, 0.7)[:, 0] for _ in range(300)]
+    seen = float(np.var([x.mean() for x in made]))
+    assert np.median([mean_of_dependent(x, 0.0).variance for x in made]) == pytest.approx(seen, rel=0.25)
 
 
 def test_one_capture_knows_nothing_of_noise_between_captures():
@@ -126,7 +167,8 @@ def steps_of(attention: int, glue: int, n: int = 10, jitter: int = 3) -> list[li
 def judged(budgets: list[Budget], base: list[Capture], new: list[Capture], **more: object) -> dict[str, str]:
     """Verdict of each check, by budget and limit."""
     same = comparability([c.conditions for c in base], [c.conditions for c in new])
-    found = gate(Budgets("b.toml", tuple(budgets), **more), base, new, same)  # type: ignore[arg-type]
+    sides = ([[c] for c in base], [[c] for c in new])
+    found = gate(Budgets("b.toml", tuple(budgets), **more), *sides, same)  # type: ignore[arg-type]
     return {f"{c.budget.said} {c.key}": c.verdict for c in found.checks}
 
 
@@ -195,9 +237,9 @@ def test_causes_are_the_kernels_that_grew():
     """Glue slower, attention faster -> the step's failure names glue alone, by its exact change."""
     old, new = steps_of(1000, 50), steps_of(900, 150)
     budget = Budget("step", "sum", {"max_increase_percent": 1.0})
-    sides = [[capture(old)], [capture(new)]]
+    sides = [[[capture(old)]], [[capture(new)]]]
     found = gate(Budgets("b.toml", (budget,)), *sides, comparability([], []))
-    (check,) = with_causes(found, variant("a", old), variant("b", new)).checks
+    (check,) = with_causes(found, {None: variant("a", old)}, {None: variant("b", new)}).checks
     assert check.verdict == FAIL
     assert [(c.kernel, c.delta_ns, c.effect) for c in check.causes] == [
         ("glue.copy_cast.copy", 200, "slower")

@@ -291,18 +291,6 @@ def test_shipped_traces_through_a_process():
     assert run("split_k", "split_k_8k") == 3
 
 
-def test_gate_on_ranks_says_which_rank_is_judged_and_which_has_more_work(tmp_path):
-    """The shipped straggler -> rank 0 is judged, and rank 1, with 1.5 % more work, is named with where to look."""
-    budget = tmp_path / "b.toml"
-    budget.write_text("[step.sum]\nmax_increase_percent = 3\n")
-    done = cli(
-        "gate", "--budget", str(budget), "--baseline", "cuda_graph_c32_tp2", "cuda_graph_c32_tp2_straggler",
-        "--folders", "ranks",
-    )  # fmt: skip
-    assert done.returncode == 0
-    assert "rank 0, the median of 2, is judged; rank 1 has 1.5 % more work" in done.stdout
-
-
 def test_summary_is_never_added_to_an_input(tmp_path, pair):
     """--summary that names the budgets, a trace or a companion -> exit 2, and the file is as it was."""
     text = "[step.sum]\nmax_us = 400\n"

@@ -5,12 +5,16 @@
 * ``pass``: not over it. With ``strict`` in the file, not over it even with the noise added.
 
 All verdicts of one gate hold together. A gate fails if any budget does, else is inconclusive if any is.
+
+Where captures have several ranks, a budget holds for each of them, rank against the same rank: a step ends when its
+last rank does, so what one rank loses, the job loses. Each check is as bad as its worst rank, and the bounds of all
+ranks hold together as those of all checks do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hta_dsv4.analysis.budgets import (
     KERNEL,
@@ -29,16 +33,17 @@ from hta_dsv4.analysis.excess import (
     FEW_STEPS,
     NONE,
     Excess,
+    correlation_of,
     excesses,
     mean_of_captures,
 )
+from hta_dsv4.analysis.gate_notes import NoteFacts, gate_notes
 from hta_dsv4.analysis.gate_rows import COUNTS, contrast, each_row, mean_of, refuse_no_match
+from hta_dsv4.analysis.gate_sides import Ranked, Sides
 from hta_dsv4.analysis.step_series import Capture
 from hta_dsv4.errors import HtaDsv4Error
 
 PASS, FAIL, INCONCLUSIVE = "pass", "fail", "inconclusive"
-ENOUGH_FREE = 4
-"""Degrees of freedom of repeated captures from which bounds are tight enough to be of use."""
 CLOSE = "kept, but closer to the limit than noise"
 _CERTAIN = "the same in every step"
 
@@ -76,6 +81,8 @@ class Check:
         verdict: pass, fail or inconclusive.
         reason: one clause.
         causes: of a change that is not passed, largest first.
+        rank: the rank that all of this is about, the worst of several; ``None`` where captures have one only.
+        by_rank: the same check of every rank, by number; empty where there is one only.
     """
 
     budget: Budget
@@ -89,6 +96,8 @@ class Check:
     verdict: str
     reason: str
     causes: tuple[Cause, ...] = ()
+    rank: int | None = None
+    by_rank: tuple[Check, ...] = ()
 
     @property
     def unit(self) -> str:
@@ -130,14 +139,12 @@ class Gate:
         return sum(c.verdict == verdict for c in self.checks)
 
 
-def gate(
-    budgets: Budgets, base: Sequence[Capture], candidate: Sequence[Capture], comparable: Comparability
-) -> Gate:
+def gate(budgets: Budgets, base: Ranked, candidate: Ranked, comparable: Comparability) -> Gate:
     """Judge a candidate by its budgets.
 
     Args:
         budgets: as read.
-        base: captures of the baseline; none where only absolute budgets are to be kept.
+        base: captures of the baseline, each as its ranks; none where only absolute budgets are to be kept.
         candidate: captures of the candidate, one or more.
         comparable: whether they may be compared.
 
@@ -153,24 +160,54 @@ def gate(
             f"{needing.place}: {needing.said} is a budget against a baseline; give --baseline TRACE"
         )
     named = [b for b in budgets.budgets if b.name]
+    old, new = ([rank for capture in side for rank in capture] for side in (base, candidate))
     for budget in named:
-        refuse_no_match(budget, [*base, *candidate])
-    expanded = [
-        *named,
-        *(e for b in budgets.budgets if not b.name for e in each_row(b, named, base, candidate)),
-    ]
-    asked = [(b, key) for b in expanded for key in b.limits]
-    contrasts = [contrast(b, key, budgets, base, candidate) for b, key in asked]
-    have_steps = all(c.steps for c in (*base, *candidate))
+        refuse_no_match(budget, [*old, *new])
+    sides = Sides(base, candidate)
+    each = {
+        (id(b), row.name): row
+        for b in budgets.budgets
+        if not b.name
+        for pair in sides.pairs(False)
+        for row in each_row(b, named, pair.base, pair.candidate)
+    }
+    expanded = [*named, *each.values()]
+    asked = [(b, key, pair) for b in expanded for key in b.limits for pair in sides.pairs(key in RELATIVE)]
+    contrasts = [contrast(b, key, budgets, p.base, p.candidate) for b, key, p in asked]
+    have_steps = all(c.steps for c in (*old, *new))
     found = excesses(contrasts, budgets.level) if have_steps else [Excess(0.0, None, NONE)] * len(asked)
-    judge = _Judge(budgets, base, candidate, comparable)
-    checks = tuple(judge.check(b, key, f, have_steps) for (b, key), f in zip(asked, found, strict=True))
+    judged = [
+        _Judge(budgets, p.base, p.candidate, comparable).check(b, key, f, have_steps, p.rank)
+        for (b, key, p), f in zip(asked, found, strict=True)
+    ]
+    checks = _worst([(id(b), key) for b, key, _ in asked], judged)
+    about = NoteFacts(
+        budgets.level, [c.evidence for c in judged], sum(c.reason == CLOSE for c in checks),
+        (len(base), len(candidate)), min((c.steps for c in (*old, *new)), default=0),
+        correlation_of(contrasts) if have_steps else 0.0,
+    )  # fmt: skip
+    told = {c.reason for c in checks}
+    notes = [f"not comparable: {d.said}" for d in comparable.reasons] + list(comparable.unfit)
+    notes = [*sides.notes(), *(n for n in notes if n not in told), *comparable.notes, *gate_notes(about)]
     return Gate(
         budgets, checks, comparable,
-        base[0].conditions.label if base else None, candidate[0].conditions.label,
-        tuple(c.steps for c in base), tuple(c.steps for c in candidate),
-        _notes(budgets, checks, base, candidate, comparable),
+        old[0].conditions.label if old else None, new[0].conditions.label,
+        tuple(min(r.steps for r in c) for c in base), tuple(min(r.steps for r in c) for c in candidate),
+        tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _worst(keys: Sequence[tuple[int, str]], checks: Sequence[Check]) -> tuple[Check, ...]:
+    """One check of each limit, in order: that of the worst rank, with those of all beside it."""
+    groups: dict[tuple[int, str], list[Check]] = {}
+    for key, check in zip(keys, checks, strict=True):
+        groups.setdefault(key, []).append(check)
+    order = (FAIL, INCONCLUSIVE, PASS)
+    out = []
+    for group in groups.values():
+        worst = min(group, key=lambda c: (order.index(c.verdict), (c.noise or 0.0) - c.excess))
+        out.append(worst if len(group) == 1 else replace(worst, by_rank=tuple(group)))
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +219,9 @@ class _Judge:
     candidate: Sequence[Capture]
     comparable: Comparability
 
-    def check(self, budget: Budget, key: str, found: Excess, have_steps: bool) -> Check:
+    def check(
+        self, budget: Budget, key: str, found: Excess, have_steps: bool, rank: int | None = None
+    ) -> Check:
         sides = [
             mean_of(side, budget, key) if side and have_steps else None
             for side in (self.candidate, self.base)
@@ -195,7 +234,19 @@ class _Judge:
         verdict, reason = self._refused(budget, key, found.evidence) or self._judged(
             excess, noise, found.evidence
         )
-        return Check(budget, key, value, base, value - excess, excess, noise, found.evidence, verdict, reason)
+        return Check(
+            budget,
+            key,
+            value,
+            base,
+            value - excess,
+            excess,
+            noise,
+            found.evidence,
+            verdict,
+            reason,
+            rank=rank,
+        )
 
     def _judged(self, excess: float, noise: float | None, evidence: str) -> tuple[str, str]:
         if noise is None:
@@ -245,41 +296,3 @@ def _rests_on(evidence: str) -> str:
     return {
         CAPTURES: "repeated captures", FEW_STEPS: "few steps, taken as independent", EXACT: _CERTAIN,
     }.get(evidence, "steps of these captures")  # fmt: skip
-
-
-def _notes(
-    budgets: Budgets,
-    checks: Sequence[Check],
-    base: Sequence[Capture],
-    candidate: Sequence[Capture],
-    comparable: Comparability,
-) -> tuple[str, ...]:
-    noisy = sum(c.evidence not in (EXACT, NONE) for c in checks)
-    told = {c.reason for c in checks}
-    notes = [f"not comparable: {d.said}" for d in comparable.reasons] + list(comparable.unfit)
-    notes = [n for n in notes if n not in told] + list(comparable.notes)
-    if noisy:
-        notes.append(
-            f"the bounds of {noisy} noisy check{'s' * (noisy > 1)} hold together at {100 * budgets.level:g} %: if "
-            f"noise is as these captures show it, at most {100 * (1 - budgets.level):.3g} % of gates fail without cause"
-        )
-    if noisy and max(len(base), len(candidate)) < 2:
-        notes.append(
-            "one capture a side: verdicts are within-run; how much another capture of the same code differs is unknown "
-            "(give several, or noise_percent)"
-        )
-    if close := sum(c.reason == CLOSE for c in checks):
-        notes.append(
-            f"{close} of the checks that pass {'is' if close == 1 else 'are'} closer to the limit than noise: kept as "
-            "measured, not shown to be kept (strict = true makes them inconclusive)"
-        )
-    free = len(base) + len(candidate) - 1 - bool(base)
-    if any(c.evidence == CAPTURES for c in checks) and free < ENOUGH_FREE:
-        notes.append(
-            f"{len(base) + len(candidate)} captures leave {free} degree{'s' * (free > 1)} of freedom, so bounds are "
-            "wide; give 3 of each side or 5 of the baseline"
-        )
-    few = min((c.steps for c in (*base, *candidate)), default=0)
-    if any(c.evidence == FEW_STEPS for c in checks):
-        notes.append(f"{few} steps on a side: their noise is taken as independent; record 20 or more")
-    return tuple(dict.fromkeys(notes))

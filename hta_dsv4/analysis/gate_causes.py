@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pandas as pd
@@ -25,21 +26,22 @@ _WORDS = {
 }
 
 
-def with_causes(found: Gate, base: Profile, candidate: Profile) -> Gate:
+def with_causes(
+    found: Gate, base: Mapping[int | None, Profile], candidate: Mapping[int | None, Profile]
+) -> Gate:
     """Name the kernels behind each check that is not passed.
 
     Args:
         found: a gate.
-        base: the profile of the baseline's first capture.
-        candidate: that of the candidate's.
+        base: rank -> its profile in the baseline's first capture; of ``None``, that of the rank that stands for it.
+        candidate: the same of the candidate's.
 
     Returns:
         The same, with causes where a row grew.
     """
-    if all(c.verdict == PASS for c in found.checks):
-        return found
-    parts = decompose(base, candidate)
-    checks = tuple(replace(c, causes=_causes(c, parts)) if _told(c, found) else c for c in found.checks)
+    told = [c for c in found.checks if _told(c, found) and c.rank in base and c.rank in candidate]
+    parts = {rank: decompose(base[rank], candidate[rank]) for rank in {c.rank for c in told}}
+    checks = tuple(replace(c, causes=_causes(c, parts[c.rank])) if c in told else c for c in found.checks)
     return replace(found, checks=checks)
 
 

@@ -1,4 +1,4 @@
-"""One capture reduced to time and launches in each step, of the step and of each row: small, and enough to judge.
+"""One rank of a capture as time and launches in each step, of the step and of each row: small, and enough to judge.
 
 A trace of a gigabyte becomes some kilobytes, so that many captures can be held side by side.
 """
@@ -22,14 +22,15 @@ _COLUMN = {BUCKET: col.BUCKET, ROLE: col.ROLE, ORIGIN: col.ORIGIN, KERNEL: col.N
 
 @dataclass(frozen=True)
 class Capture:
-    """One capture, reduced to what budgets ask of it.
+    """One rank of a capture, reduced to what budgets ask of it.
 
     Attributes:
-        conditions: what it was recorded under.
+        conditions: what the capture was recorded under.
         steps: counted steps.
         times: measure (sum, busy, wall, idle) -> int64 [steps], ns.
         ns: kind (bucket, role, origin, kernel) -> name -> int64 [steps], summed durations.
         launches: the same, activities.
+        rank: which rank of the capture; ``None`` where it has one only.
     """
 
     conditions: Conditions
@@ -37,6 +38,7 @@ class Capture:
     times: Mapping[str, np.ndarray]
     ns: Mapping[str, Mapping[str, np.ndarray]]
     launches: Mapping[str, Mapping[str, np.ndarray]]
+    rank: int | None = None
 
     def row(self, budget: Budget, counts: bool) -> np.ndarray | None:
         """A budget's quantity in each step, ``None`` where nothing matches: ns, or launches."""
@@ -47,13 +49,16 @@ class Capture:
         return np.sum(found, axis=0) if found else None
 
 
-def reduce_capture(part: Counted, times: pd.DataFrame, conditions: Conditions) -> Capture:
-    """What budgets ask of one capture, small.
+def reduce_capture(
+    part: Counted, times: pd.DataFrame, conditions: Conditions, rank: int | None = None
+) -> Capture:
+    """What budgets ask of one rank of a capture, small.
 
     Args:
         part: its counted steps, classified.
         times: :func:`hta_dsv4.analysis.counted.step_times` of it.
-        conditions: what it was recorded under.
+        conditions: what the capture was recorded under.
+        rank: which rank it is, of several.
     """
     acts = part.activities
     duration = acts[col.DUR_NS].to_numpy()
@@ -72,7 +77,7 @@ def reduce_capture(part: Counted, times: pd.DataFrame, conditions: Conditions) -
                 ns[kind][name] = ns[kind].get(name, 0) + total[i]
                 launches[kind][name] = launches[kind].get(name, 0) + count[i]
     measures = {str(m): times[m].to_numpy() for m in times}
-    return Capture(conditions, part.steps, measures, ns, launches)
+    return Capture(conditions, part.steps, measures, ns, launches, rank)
 
 
 def _total(table: Mapping[str, np.ndarray], steps: int) -> np.ndarray:

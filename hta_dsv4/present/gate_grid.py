@@ -15,6 +15,7 @@ EXIT_CODES = {PASS: 0, FAIL: 1, INCONCLUSIVE: 3}
 _HEADERS = ("verdict", "budget", "limit", "baseline", "candidate", "change", "over by", "noise")
 _ORDER = (FAIL, INCONCLUSIVE, PASS)
 _NAME = 70
+_RANKS = 8  # told by number beside the worst
 
 
 def gate_grid(found: Gate, top: int = 0) -> Grid:
@@ -71,9 +72,14 @@ def _row(c: Check) -> tuple[str, ...]:
     if c.base is not None:
         change = f"{100 * (c.value / c.base - 1):+,.2f} %" if c.base else "new" if c.value else "0"
     return (
-        c.verdict, c.budget.said, limit_said(c), _said(c, c.base), _said(c, c.value), change,
+        c.verdict, _subject(c), limit_said(c), _said(c, c.base), _said(c, c.value), change,
         _said(c, c.excess, sign=True), ABSENT if c.noise is None else _said(c, c.noise),
     )  # fmt: skip
+
+
+def _subject(c: Check) -> str:
+    """``bucket attention``; ``bucket attention, rank 1``."""
+    return c.budget.said if c.rank is None else f"{c.budget.said}, rank {c.rank}"
 
 
 def _said(c: Check, value: float | None, sign: bool = False) -> str:
@@ -89,7 +95,11 @@ def _said(c: Check, value: float | None, sign: bool = False) -> str:
 
 
 def _why(c: Check) -> str:
-    text = f"{c.budget.said}, {limit_said(c)}: {c.reason}"
+    text = f"{_subject(c)}, {limit_said(c)}: {c.reason}"
+    alike = [r.rank for r in c.by_rank if r.verdict == c.verdict and r.rank != c.rank]
+    if alike:
+        said = ", ".join(map(str, alike[:_RANKS])) + (", ..." if len(alike) > _RANKS else "")
+        text += f" (rank{'s' * (len(alike) > 1)} {said} too)"
     if c.causes:
         text += ". Grew: " + "; ".join(f"{shorten(k.kernel, _NAME)} {_grown(c, k)}" for k in c.causes)
     if c.budget.why:
@@ -133,15 +143,21 @@ def _side(label: str, steps: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _numbers(c: Check) -> dict[str, Any]:
+    return {
+        "limit": c.key, "limit_value": c.budget.limits[c.key], "limit_unit": UNITS[c.key], "unit": c.unit,
+        **_judged(c), "evidence": c.evidence,
+    }  # fmt: skip
+
+
+def _judged(c: Check) -> dict[str, Any]:
     """Means per step in the check's unit: whole ns, launches, or share 0..1."""
 
     def number(value: float | None) -> int | float | None:
         return round(value) if value is not None and c.unit == "ns" else value
 
     return {
-        "limit": c.key, "limit_value": c.budget.limits[c.key], "limit_unit": UNITS[c.key], "unit": c.unit,
         "baseline": number(c.base), "candidate": number(c.value), "allowed": number(c.allowed),
-        "excess": number(c.excess), "noise": number(c.noise), "evidence": c.evidence,
+        "excess": number(c.excess), "noise": number(c.noise),
     }  # fmt: skip
 
 
@@ -152,13 +168,14 @@ def _check(c: Check) -> dict[str, Any]:
     ]
     return {
         "verdict": c.verdict, "kind": c.budget.kind, "name": c.budget.name, **_numbers(c), "reason": c.reason,
-        "why": c.budget.why or None, "place": c.budget.place, "causes": causes,
+        "why": c.budget.why or None, "place": c.budget.place, "causes": causes, "rank": c.rank,
+        "ranks": [{"rank": r.rank, "verdict": r.verdict, **_judged(r)} for r in c.by_rank],
     }  # fmt: skip
 
 
 _COLUMNS = [
     "verdict", "kind", "name", "limit", "limit_value", "limit_unit", "unit", "baseline", "candidate", "allowed",
-    "excess", "noise", "evidence", "reason",
+    "excess", "noise", "evidence", "reason", "rank",
 ]  # fmt: skip
 
 

@@ -13,9 +13,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
+
 from hta_dsv4.analysis.budgets import Budgets
 from hta_dsv4.analysis.comparability import Conditions, Fact, comparability
-from hta_dsv4.analysis.counted import step_times
+from hta_dsv4.analysis.counted import Counted, step_times
 from hta_dsv4.analysis.gate import Gate
 from hta_dsv4.analysis.gate import gate as judge
 from hta_dsv4.analysis.gate_causes import with_causes
@@ -48,22 +50,19 @@ def gate(
         HtaDsv4Error: no candidate, a budget that needs a baseline where there is none, a budget that matches nothing,
             no GPU activity, or a broken manifest.
     """
-    old, old_profile, _ = _reduced(base)
-    new, new_profile, unseen = _reduced(candidate)
+    old, old_profiles = _reduced(base)
+    new, new_profiles = _reduced(candidate)
     if not new:
         raise HtaDsv4Error("gate: no capture of the candidate; name a trace")
     comparable = comparability(
-        [c.conditions for c in old],
-        [c.conditions for c in new],
+        [c[0].conditions for c in old],
+        [c[0].conditions for c in new],
         may_differ=budgets.may_differ,
         must_be_known=budgets.must_be_known,
         conditions=budgets.conditions,
     )
     found = judge(budgets, old, new, comparable)
-    if old_profile and new_profile:
-        found = with_causes(found, old_profile, new_profile)
-    if unseen:
-        found = replace(found, notes=(*found.notes, *unseen))
+    found = with_causes(found, old_profiles, new_profiles)
     if labels:
         found = replace(found, base_label=labels[0] if old else None, candidate_label=labels[1])
     return found
@@ -120,41 +119,40 @@ def conditions_of(run: Run) -> Conditions:
     )
 
 
-def reduced(run: Run) -> Capture:
-    """One capture as time and launches per step, with what it was recorded under."""
-    return reduce_capture(run.counted, step_times(run.counted), conditions_of(run))
+def reduced(run: Run) -> list[Capture]:
+    """One capture as time and launches per step of each of its ranks, with what it was recorded under.
+
+    Raises:
+        HtaDsv4Error: no GPU activity.
+    """
+    conditions, alone = conditions_of(run), len(run.ranks) == 1
+    return [
+        reduce_capture(part, step_times(part), conditions, None if alone else part.rank)
+        for part in _parts(run)
+    ]
 
 
-def _reduced(runs: Iterable[Run]) -> tuple[list[Capture], Profile | None, list[str]]:
-    """All captures, the profile of the first, for the causes, and what of their ranks is not judged."""
-    out: list[Capture] = []
-    first: Profile | None = None
-    unseen: list[str] = []
+def _parts(run: Run) -> list[Counted]:
+    return [run.counted] if len(run.ranks) == 1 else [run.counted_of(rank) for rank in run.ranks]
+
+
+def _reduced(runs: Iterable[Run]) -> tuple[list[list[Capture]], dict[int | None, Profile]]:
+    """All captures, and the profiles of the first one's ranks, for the causes."""
+    out: list[list[Capture]] = []
+    first: dict[int | None, Profile] = {}
     for run in runs:
         out.append(reduced(run))
-        unseen += _ranks_unseen(run)
-        if len(out) == 1 and run.counted.steps:
-            first = profile(run.label, run.counted, step_times(run.counted))
-    return out, first, unseen
-
-
-def _ranks_unseen(run: Run) -> list[str]:
-    """One rank stands for a variant; where another has more work, the budgets were not held against that one."""
-    if len(run.ranks) < 2 or not run.counted.steps:
-        return []
-    table = run.ranks_table("bucket")
-    judged, most = run.counted.rank, table.slowest
-    work = table.overview.set_index("rank")[
-        "work_ns"
-    ]  # per step, as ranks may have recorded different numbers of them
-    more = float(work[most] / work[judged]) - 1 if work[judged] else 0.0
-    said = f"{run.label}: rank {judged}, the median of {len(run.ranks)}, is judged"
-    if most == judged or more < 0.001:
-        return [said]
-    return [
-        f"{said}; rank {most} has {100 * more:.1f} % more work than it and is not: "
-        f"hta-dsv4 ranks shows of what, and who waits for it"
-    ]
+        if len(out) > 1:
+            continue
+        for part in _parts(run):
+            if part.steps:
+                found = profile(run.label, part, step_times(part))
+                # Its launches are not asked for, and would keep the capture in memory while others are read.
+                light = Counted(part.rank, part.activities.iloc[:0].copy(), part.step[:0], part.run)
+                first[part.rank] = replace(found, part=light)
+        if run.counted.rank in first:
+            first[None] = first[run.counted.rank]  # where ranks are not told apart, the median one
+    return out, first
 
 
 def _say(facts: dict[str, Fact], name: str, value: object) -> None:
@@ -175,14 +173,17 @@ def _partial(run: Run) -> str:
     cut = [t.path.name for t in run.traces if t.partial]
     if cut:
         return f"{cut[0]} is cut, and what was salvaged is not the whole step; capture again"
-    if not run.counted.steps:
+    if not all(part.steps for part in _parts(run)):
         why = next((s.detail for s in run.steps if s.method == NONE), "no complete decode step")
         return f"no steps, so nothing per step ({why}); capture whole steps with markers"
     return ""
 
 
 def _knows_origin(run: Run) -> bool:
-    acts = run.counted.activities
+    return all(_origin_known(part.activities) for part in _parts(run))
+
+
+def _origin_known(acts: pd.DataFrame) -> bool:
     total = int(acts[col.DUR_NS].sum())
     if col.ORIGIN not in acts or not total:
         return False

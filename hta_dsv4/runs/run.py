@@ -180,7 +180,14 @@ class Run:
     @cached_property
     def counted(self) -> Counted:
         """The counted steps of the rank that stands for the variant (the median one)."""
-        rank = self.shares("bucket").median_rank.rank
+        return self.counted_of(self.shares("bucket").median_rank.rank)
+
+    def counted_of(self, rank: int) -> Counted:
+        """The counted steps of one rank.
+
+        Args:
+            rank: one of :attr:`ranks`.
+        """
         at = next(i for i, t in enumerate(self.classified) if (t[col.RANK] == rank).any())
         return counted(self.classified[at], self.steps[at], rank)
 
