@@ -432,3 +432,22 @@ def test_a_rule_whose_regex_can_explode_is_refused(tmp_path, regex):
 def test_a_regex_that_cannot_explode_is_taken(regex):
     """Repeats of plain text, and of choices that begin apart -> taken."""
     assert explosive(regex) is None
+
+
+@pytest.mark.parametrize("odd", ["1", "null", '"x, y"', "[]"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_no_object_between_any_two_events(tmp_path, odd, workers):
+    """A number, null, text or list behind each of 3,000 events -> counted and left out; it was one endless event."""
+    event = json.dumps(baseline().events[-1] | {"ph": "X", "cat": "kernel", "ts": 5, "dur": 2})
+    text = '{"traceEvents": [' + f"{event}, {odd}, " * 3000 + event + "]}"
+    trace = read_trace(put(tmp_path / "x.json", text), workers=workers, chunk=1 << 17)
+    assert len(trace.activities) == 3001
+    assert any(w.startswith("3000 entries of traceEvents that are no objects") for w in trace.warnings)
+
+
+def test_millions_of_entries_that_are_no_events_are_refused_at_once(tmp_path):
+    """Three million numbers for events -> some other file, said within seconds; it took 20."""
+    began = time.process_time()
+    with pytest.raises(TraceError, match="over 1000000 entries of its traceEvents are no events"):
+        read_trace(put(tmp_path / "x.json", '{"traceEvents": [' + "1," * 3_000_000 + "1]}"))
+    assert time.process_time() - began < 10  # measured: 1
