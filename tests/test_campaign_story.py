@@ -15,7 +15,7 @@ from hta_dsv4.analysis.stats import BEYOND_SPREAD, STRUCTURAL, WITHIN_SPREAD
 from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.runs import comparing
-from hta_dsv4.runs.profiler_cost import profiler_notes, recorded
+from hta_dsv4.runs.profiler_cost import Recorded, profiler_notes, recorded, reversals
 from hta_dsv4.runs.run import Run, load
 from hta_dsv4.trace import activities as col
 from tests.conftest import cli
@@ -138,6 +138,20 @@ def test_the_profilers_part_of_the_idle_time_is_said(story):
     names = ["original", "mma", "split_k"]
     (note,) = profiler_notes([story(n) for n in names], [story(n).shares() for n in names])
     assert "original 1,107.2, mma 543.2, split_k 560.7 ms" in note
+
+
+def test_recording_that_turns_variants_round_is_said():
+    """Slower without the profiler, shorter as recorded -> a sentence on the pair; the same way, or hardly: none."""
+    first, second = Recorded("first", 218.0, 484.0, 433.0), Recorded("second", 241.5, 314.2, 279.0)
+    (note,) = reversals([first, second])
+    assert note.startswith("without the profiler second is slower than first (218.0 -> 241.5 ms a step)")
+    assert "484.0 -> 314.2 ms" in note
+    assert reversals([second, first])[0].startswith("without the profiler first is faster than second")
+    third = Recorded("third", 53.5, 56.1, 4.0)
+    assert len(reversals([first, second, third])) == 1
+    assert len(reversals([first, third, second])) == 1  # the ends
+    assert reversals([first, Recorded("same", 219.0, 314.2, 279.0)]) == ()
+    assert reversals([first]) == reversals([]) == ()
 
 
 def test_a_broken_manifest_is_a_note_and_no_failure(tmp_path):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.errors import HtaDsv4Error
@@ -76,7 +77,8 @@ def profiler_notes(runs: Sequence[Run], shares: Sequence[Shares]) -> tuple[str, 
         shares: their share tables, in the same order.
 
     Returns:
-        One sentence, none where no manifest speaks; a manifest that cannot be read is told in one of its own.
+        One sentence, none where no manifest speaks; a manifest that cannot be read is told in one of its own, and so
+        are two variants that the recording puts in the wrong order.
     """
     found: list[Recorded] = []
     notes: list[str] = []
@@ -96,4 +98,28 @@ def profiler_notes(runs: Sequence[Run], shares: Sequence[Shares]) -> tuple[str, 
             f"a step without the profiler (manifest): {plain} ms; in these captures {here} ms: "
             f"{idle} of the idle time is the profiler's",
         )
-    return tuple(notes)
+    return (*notes, *reversals(found))
+
+
+def reversals(found: Sequence[Recorded]) -> tuple[str, ...]:
+    """Neighbours, and first and last, that the recording puts in the other order than the steps without the profiler.
+
+    Args:
+        found: variants in the order of the comparison.
+
+    Returns:
+        A sentence each.
+    """
+    ends = [(found[0], found[-1])] if len(found) > 2 else []
+    return tuple(
+        f"without the profiler {b.label} is {'slower' if b.unprofiled_ms > a.unprofiled_ms else 'faster'} than "
+        f"{a.label} ({a.unprofiled_ms:,.1f} -> {b.unprofiled_ms:,.1f} ms a step), which the recorded wall times "
+        f"({a.wall_ms:,.1f} -> {b.wall_ms:,.1f} ms) turn round: the profiler adds to every launch"
+        for a, b in (*pairwise(found), *ends)
+        if _moved(a.unprofiled_ms, b.unprofiled_ms) * _moved(a.wall_ms, b.wall_ms) < 0
+    )
+
+
+def _moved(before: float, after: float) -> int:
+    """-1, 0 or 1: down, as good as unchanged, up."""
+    return (after > before * (1 + LITTLE)) - (before > after * (1 + LITTLE))
