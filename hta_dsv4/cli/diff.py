@@ -23,12 +23,14 @@ from hta_dsv4.cli.options import (
     load_runs,
     write,
 )  # fmt: skip
-from hta_dsv4.cluster.client import AUTO
+from hta_dsv4.cluster.choice import AUTO
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import grid, machine
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.diff_json import explanation_body
+from hta_dsv4.present.launch_grid import launch_bodies
 from hta_dsv4.runs import comparing
+from hta_dsv4.runs.launching import launch_changes
 from hta_dsv4.runs.profiler_cost import profiler_notes
 from hta_dsv4.runs.run import Run
 
@@ -52,7 +54,8 @@ def diff(
     """Variants side by side, per step, the first as base; and why each differs from the one before it.
 
     The change is divided, exactly, into more or fewer launches (count), slower or faster ones (duration), kernels
-    that appeared and kernels that are gone; wall time into sum, overlap and idle.
+    that appeared and kernels that are gone; wall time into sum, overlap and idle. Then which launch configurations
+    changed: grid, block, registers, shared memory, bytes of copies; and what runs alike at another speed.
 
     Example: hta-dsv4 diff original=a.json.gz mma=b.json.gz split_k=c.json.gz --by role
     """
@@ -68,12 +71,18 @@ def diff(
         for repeat in load_runs(again or [], rules, salvage):
             repeats.setdefault(repeat.label, []).append(repeat)
         explained = comparing.why(runs, by, repeats)
+        launches = launch_changes(runs, explained)
     write(
         chosen,
         lambda: machine.dumps(
-            "diff", {**machine.comparison_body(comparison), "explanation": explanation_body(explained)}
+            "diff",
+            {
+                **machine.comparison_body(comparison),
+                "explanation": explanation_body(explained),
+                "launches": launch_bodies(launches),
+            },
         ),
         lambda: machine.comparison_rows(comparison),
-        lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top, full)],
+        lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top, full, launches)],
         full,
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis import diff as d
+from hta_dsv4.analysis.launch_changes import LaunchChanges
 from hta_dsv4.analysis.stats import Change
 from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.present.diff_words import (
@@ -28,6 +29,7 @@ from hta_dsv4.present.diff_words import (
     verdict,
 )
 from hta_dsv4.present.grid import ABSENT, Grid, us
+from hta_dsv4.present.launch_grid import launch_grid
 
 MOVERS = 8
 REWRITES = 5
@@ -36,13 +38,16 @@ WORTH_CHANGE = 0.05
 """A row is worth reading when its change, or an effect in it, is this part of the longer step or of all effects."""
 
 
-def explanation_grids(explanation: Explanation, top: int = 25, full: bool = False) -> list[Grid]:
+def explanation_grids(
+    explanation: Explanation, top: int = 25, full: bool = False, launches: Sequence[LaunchChanges] = ()
+) -> list[Grid]:
     """Every change of the chain, the whole where there are several, and what all of it rests on.
 
     Args:
         explanation: what :func:`hta_dsv4.analysis.why.explain` gave.
         top: most rows of each table; 0 for all, also those not worth reading.
         full: all rows, kernels and rewrites.
+        launches: which launch configurations each of the changes brought; none are shown without.
 
     Returns:
         The grids, in reading order; one with the reason where nothing could be explained.
@@ -51,7 +56,10 @@ def explanation_grids(explanation: Explanation, top: int = 25, full: bool = Fals
         return [Grid("why it changed", (), (), notes=(f"not explained: {explanation.reason}",), left=0)]
     everything = full or top <= 0
     common = shared_notes(explanation)
-    out = [g for why in explanation.pairs for g in _pair(why, top, everything, common)]
+    out: list[Grid] = []
+    for i, why in enumerate(explanation.pairs):
+        out += _pair(why, top, everything, common)
+        out += [launch_grid(found, everything) for found in launches[i : i + 1]]
     whole = explanation.whole
     if whole is not None and len(explanation.pairs) > 1:
         out.append(Grid(_title(whole) + ", the whole chain", (), (), lead=headline(whole), left=0))
