@@ -16,8 +16,9 @@ import pandas as pd
 import pytest
 
 from hta_dsv4 import shipped
-from hta_dsv4.cluster import client as cluster_module
-from hta_dsv4.cluster.client import Cluster, cluster_for, pays
+from hta_dsv4.cluster import choice, client, connect
+from hta_dsv4.cluster.choice import cluster_for, pays
+from hta_dsv4.cluster.client import Cluster
 from hta_dsv4.cluster.work import source_digest
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.comparing import compare, why
@@ -176,8 +177,8 @@ def test_a_worker_killed_midway_costs_a_retry(tmp_path, local):
 
 def test_nobody_waits_for_workers_or_a_scheduler_that_are_gone(tmp_path, folder, monkeypatch):
     """The only worker dies, then the scheduler -> a line each, not a wait without end."""
-    monkeypatch.setattr(cluster_module, "ALONE_S", 1)
-    monkeypatch.setattr(cluster_module, "POLL_S", 0.5)
+    monkeypatch.setattr(client, "ALONE_S", 1)
+    monkeypatch.setattr(client, "POLL_S", 0.5)
     with separate(tmp_path) as (address, (scheduler, worker)), Cluster(address) as cluster:
         worker.kill()
         with pytest.raises(HtaDsv4Error, match="no worker is left"):
@@ -191,7 +192,7 @@ def test_nobody_waits_for_workers_or_a_scheduler_that_are_gone(tmp_path, folder,
 def test_a_file_that_workers_do_not_see_is_one_line(local, folder, tmp_path, monkeypatch):
     """Gone, or another file under that name, where the worker is -> one line with the host and the remedy."""
     path = made(tmp_path / "a.json.gz", manifest=None)
-    monkeypatch.setattr(cluster_module, "_size", lambda file: 7)
+    monkeypatch.setattr(client, "_size", lambda file: 7)
     with pytest.raises(HtaDsv4Error, match=r"bytes on .*, but 7 here; keep traces on a file system"):
         local.load(path)
 
@@ -200,14 +201,14 @@ def test_a_file_that_workers_do_not_see_is_one_line(local, folder, tmp_path, mon
         file.unlink()
         return size
 
-    monkeypatch.setattr(cluster_module, "_size", here_alone)
+    monkeypatch.setattr(client, "_size", here_alone)
     with pytest.raises(HtaDsv4Error, match=r"a worker on .* does not see it"):
         local.load(path)
 
 
 def test_another_version_on_a_worker_is_refused(local, folder, monkeypatch):
     """A worker whose source differs -> refused before it computes anything."""
-    monkeypatch.setattr(cluster_module, "source_digest", lambda: "0" * 16)
+    monkeypatch.setattr(client, "source_digest", lambda: "0" * 16)
     with pytest.raises(HtaDsv4Error, match=r"runs another hta_dsv4 .*install the same version"):
         local.load(folder)
 
@@ -268,7 +269,7 @@ def test_what_needs_all_activities_says_so(local, folder):
 )
 def test_mistakes_are_one_line(folder, args, says, monkeypatch):
     """No scheduler, no such place, a companion beside a cluster -> exit code 2 and one line."""
-    monkeypatch.setattr(cluster_module, "CONNECT_S", 1)
+    monkeypatch.setattr(connect, "CONNECT_S", 1)
     done = cli("shares", str(folder), *args)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert says in done.stderr
@@ -276,8 +277,9 @@ def test_mistakes_are_one_line(folder, args, says, monkeypatch):
 
 def test_without_the_extra(folder, monkeypatch):
     """Dask not installed -> auto reads in this process, --cluster local says what to install."""
-    monkeypatch.setattr(cluster_module, "_installed", lambda: False)
-    monkeypatch.setattr(cluster_module, "pays", lambda files: True)
+    for module in (choice, connect):
+        monkeypatch.setattr(module, "installed", lambda: False)
+    monkeypatch.setattr(choice, "pays", lambda files: True)
     assert cli("shares", str(folder)).returncode == 0
     done = cli("shares", str(folder), "--cluster", "local")
     assert (done.returncode, "hta-dsv4[cluster]" in done.stderr) == (2, True)
@@ -285,7 +287,7 @@ def test_without_the_extra(folder, monkeypatch):
 
 def test_when_local_processes_pay(tmp_path, monkeypatch):
     """The rule of auto: four files, 200 MB packed or ten times that plain, two cores."""
-    monkeypatch.setattr(cluster_module, "_cores", lambda: 2)
+    monkeypatch.setattr(choice, "cores", lambda: 2)
     files = []
     for i in range(4):
         path = tmp_path / f"{i}.json.gz"
@@ -296,7 +298,7 @@ def test_when_local_processes_pay(tmp_path, monkeypatch):
     assert not pays(files[:3])
     plain = [p.rename(p.with_suffix("")) for p in files]
     assert not pays(plain)
-    monkeypatch.setattr(cluster_module, "_cores", lambda: 1)
+    monkeypatch.setattr(choice, "cores", lambda: 1)
     assert not pays(files)
     with cluster_for("auto", plain) as none:
         assert none is None

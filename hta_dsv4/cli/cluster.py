@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from hta_dsv4.cli.options import load_runs, rule_set
-from hta_dsv4.cluster.client import AUTO, OFF, cluster_for
+from hta_dsv4.cluster.choice import AUTO, OFF, cluster_for
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.run import Run
 from hta_dsv4.shipped import label_of, resolve
@@ -49,7 +49,7 @@ def runs_from(
         frames: read Python frames.
 
     Raises:
-        HtaDsv4Error: as :func:`hta_dsv4.cli.options.load_runs`, :func:`hta_dsv4.cluster.client.cluster_for`; a
+        HtaDsv4Error: as :func:`hta_dsv4.cli.options.load_runs`, :func:`hta_dsv4.cluster.choice.cluster_for`; a
             companion and a cluster.
     """
     if companions and cluster not in (AUTO, OFF):

@@ -22,7 +22,7 @@ from hta_dsv4.cli.options import (
     form,
     write,
 )  # fmt: skip
-from hta_dsv4.cluster.client import AUTO
+from hta_dsv4.cluster.choice import AUTO
 from hta_dsv4.present import grid, machine
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
 from hta_dsv4.runs.profiler_cost import profiler_notes

@@ -9,18 +9,13 @@ finish. A trace whose worker dies is read again by another. Needs the extra ``cl
 from __future__ import annotations
 
 import contextlib
-import logging
-import os
 import pickle
-import re
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
-from importlib import import_module, metadata
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -28,6 +23,7 @@ from typing import Any
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.shares import parse_by
 from hta_dsv4.classify.rules import RuleSet, default_rules
+from hta_dsv4.cluster.connect import CONNECT_S, LOCAL, connect
 from hta_dsv4.cluster.reduction import ALWAYS, Job, Reduced, ReducedRun
 from hta_dsv4.cluster.work import (
     Outcome,
@@ -42,36 +38,8 @@ from hta_dsv4.errors import HtaDsv4Error, TraceError
 from hta_dsv4.shipped import label_of
 from hta_dsv4.trace.run_files import assemble_ranks, is_no_trace, rank_files
 
-AUTO, LOCAL, OFF = "auto", "local", "off"
-MANY_FILES = 4
-MANY_BYTES = 200 << 20
-"""``auto`` starts local processes for this many files of this many bytes or more, together: reading them takes a
-process some 20 s, and starting workers 3 to 5 s. Plain JSON counts a tenth: it is that much larger than gzip."""
-CONNECT_S, WORKERS_S = 15, 60
-"""How long a scheduler may take to answer, and its first worker to be there."""
 POLL_S, ALONE_S = 2, 60
 """How often is looked whether any worker is left, and how long none may be: one that died is replaced in seconds."""
-_ADDRESS = re.compile(r"(?:tcp|tls|ws|wss)://(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.%a-z]+\])(?::([0-9]{1,5}))?/?")
-"""Of a scheduler. Given another, Dask leaves a client half made, which waits half a minute and prints a traceback."""
-FAILURES = 3
-"""A trace whose workers die this often is given up: it is the trace's doing, mostly memory."""
-
-
-def pays(files: Sequence[Path]) -> bool:
-    """Whether local processes read these faster than this one does (the rule of ``auto``)."""
-    size = sum(_weight(f) for f in files)
-    return len(files) >= MANY_FILES and size >= MANY_BYTES and _cores() >= 2
-
-
-def _weight(file: Path) -> int:
-    with contextlib.suppress(OSError):
-        size = file.stat().st_size
-        return size // 10 if file.suffix == ".json" else size
-    return 0
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Cluster:
@@ -101,7 +69,7 @@ class Cluster:
         self._sent = None if rules is None or rules is default_rules() else rules
         self._stack = contextlib.ExitStack()
         try:
-            self._client = self._connect(workers)
+            self._client = connect(where, workers, self._stack)
         except BaseException:
             self._stack.close()
             raise
@@ -271,55 +239,6 @@ class Cluster:
             return HtaDsv4Error(f"--cluster {self.where}: the scheduler is gone; {name} was not read")
         return HtaDsv4Error(f"--cluster {self.where}: {name} was not read ({kind}: {str(error)[:200]})")
 
-    def _connect(self, workers: int | None) -> Any:
-        if not _installed():
-            raise HtaDsv4Error(
-                f"--cluster {self.where}: Dask distributed is not installed; pip install 'hta-dsv4[cluster]'"
-            )
-        distributed = _distributed()
-        # a dead worker is our business, not the terminal's
-        for name in ("distributed", "distributed.nanny", "distributed.scheduler", "distributed.worker"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        self._stack.enter_context(
-            import_module("dask").config.set({"distributed.scheduler.allowed-failures": FAILURES - 1})
-        )
-        address = self.where
-        if self.where == LOCAL:
-            folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="hta-dsv4-"))
-            try:
-                local = distributed.LocalCluster(
-                    n_workers=workers or _cores(), threads_per_worker=1, processes=True, dashboard_address=None,
-                    silence_logs=logging.CRITICAL, local_directory=folder,
-                )  # fmt: skip
-            except (OSError, RuntimeError, TimeoutError) as error:
-                raise HtaDsv4Error(f"--cluster local: processes cannot be started ({error})") from error
-            address = self._stack.enter_context(local)
-        tls = self.where.startswith(("tls://", "wss://"))
-        if tls and distributed.Security().get_connection_args("client").get("ssl_context") is None:
-            raise HtaDsv4Error(
-                f"--cluster {self.where}: no certificates for it; name them in Dask's configuration "
-                "(distributed.comm.tls), as for dask scheduler"
-            )
-        try:
-            client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
-        except (OSError, TimeoutError, ValueError) as error:
-            raise HtaDsv4Error(
-                f"--cluster {self.where}: no Dask scheduler answers there; start one with: dask scheduler"
-            ) from error
-        self._stack.callback(_leave, client)
-        try:
-            client.wait_for_workers(1, timeout=WORKERS_S)
-        except TimeoutError as error:
-            raise HtaDsv4Error(
-                f"--cluster {self.where}: the scheduler has no worker; start some with: dask worker {self.where}"
-            ) from error
-        return client
-
-
-def _leave(client: Any) -> None:
-    with contextlib.suppress(Exception):  # a scheduler that is gone cannot be said goodbye to
-        client.close(timeout=CONNECT_S)
-
 
 def _size(file: Path) -> int:
     try:
@@ -330,48 +249,3 @@ def _size(file: Path) -> int:
 
 def _same(one: Reduced, trace: Any) -> bool:
     return bool(one.trace.path == trace.path and one.trace.activities is trace.activities)
-
-
-@contextlib.contextmanager
-def cluster_for(where: str, paths: Sequence[Path], rules: RuleSet | None = None) -> Iterator[Cluster | None]:
-    """The cluster that an option means for these inputs.
-
-    Args:
-        where: ``auto``, ``off``, ``local``, ``local:N`` or a scheduler's address.
-        paths: traces and folders to be read.
-        rules: to classify with.
-
-    Yields:
-        ``None`` where this process reads them itself.
-
-    Raises:
-        HtaDsv4Error: not of that form; as :class:`Cluster`.
-    """
-    local, _, count = where.partition(":")
-    if where == OFF or (where == AUTO and not (_installed() and pays(_files(paths)))):
-        yield None
-        return
-    if local == LOCAL and (not count or (count.isdecimal() and 0 < int(count) <= 1024)):
-        with Cluster(LOCAL, workers=int(count) if count else None, rules=rules) as cluster:
-            yield cluster
-    elif where == AUTO:
-        with Cluster(LOCAL, rules=rules) as cluster:
-            yield cluster
-    elif (address := _ADDRESS.fullmatch(where)) and 0 < int(address[1] or 8786) < 65536:
-        with Cluster(where, rules=rules) as cluster:
-            yield cluster
-    else:
-        raise HtaDsv4Error(f"--cluster {where}: write auto, off, local, local:N or tcp://HOST:PORT")
-
-
-def _installed() -> bool:
-    return find_spec("distributed") is not None
-
-
-def _distributed() -> Any:
-    """Dask distributed, which has no type information."""
-    return import_module("distributed")
-
-
-def _files(paths: Sequence[Path]) -> list[Path]:
-    return [file for path in paths for _, file, _ in (rank_files(path) or [(path.name, path, None)])]
