@@ -382,7 +382,7 @@ class Run:
                 shapes_recorded=bool(self.counted.activities[col.OP_SHAPES].notna().any())
                 if col.OP_SHAPES in self.counted.activities
                 else False,
-                sweep=sweep,
+                sweep=sweep, communication=self.collectives() if len(self.ranks) > 1 else None,
             ),
             material=material,
         )  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hta_dsv4.analysis.findings.casts import casts
+from hta_dsv4.analysis.findings.communicating import communicating
 from hta_dsv4.analysis.findings.finding import WALL, Claim, Evidence, Finding, Recoverable, percent, said
 from hta_dsv4.analysis.findings.floor_headroom import floor_headroom
 from hta_dsv4.analysis.findings.fp32_products import fp32_products
@@ -47,6 +48,7 @@ RULES = (
     Rule("which chains of glue repeat?", glue_chains),
     Rule("which copies only change the dtype?", casts),
     Rule("which kernels are far from their floor, which are at it?", floor_headroom),
+    Rule("what do ranks tell each other, with nothing beside it?", communicating),
     Rule("does the host keep the GPU waiting?", launch_bound),
     Rule("did recording change what was recorded?", profiler_overhead),
     Rule("what does the trace lack?", missing),

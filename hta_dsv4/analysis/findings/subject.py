@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hta_dsv4.analysis.communication import Communication
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import WALL, Counted, step_times
 from hta_dsv4.analysis.devices import Ceilings
@@ -26,6 +27,9 @@ from hta_dsv4.analysis.shares import divide_half_even
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.link import is_graph_launch
 from hta_dsv4.trace.model import TraceMeta
+
+COMMUNICATION = "communication"
+"""The bucket of collectives: no rule on fill, bytes or operations is about them."""
 
 Texts = np.ndarray
 """object [activities] of str; missing is empty."""
@@ -45,6 +49,7 @@ class Subject:
         idle: idle time by cause; ``None`` where it was not looked at.
         timing: step times of the capture's manifest (``unprofiled_step_ms``, ...); empty without.
         shapes_recorded: whether any CPU op has its shapes.
+        communication: the collectives of all ranks; ``None`` where only one is loaded.
         sweep: time per step over the static maximum context, by origin; ``None`` without captures at several.
     """
 
@@ -58,6 +63,7 @@ class Subject:
     timing: Mapping[str, Any] = field(default_factory=dict)
     shapes_recorded: bool = True
     sweep: Scaling | None = None
+    communication: Communication | None = None
 
     @property
     def steps(self) -> int:

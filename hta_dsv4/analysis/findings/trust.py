@@ -6,7 +6,7 @@ import numpy as np
 
 from hta_dsv4.analysis.costs.cost import UNKNOWN
 from hta_dsv4.analysis.findings.finding import RECAPTURE, WALL, Evidence, Finding, percent, said
-from hta_dsv4.analysis.findings.subject import Subject
+from hta_dsv4.analysis.findings.subject import COMMUNICATION, Subject
 
 OVERHEAD = 0.10
 """A recorded step longer than the unprofiled one by more than this part: its wall and idle time are the recording's."""
@@ -78,7 +78,7 @@ def missing(s: Subject) -> list[Finding]:
                 "profile with record_shapes=True",
             )
         )  # fmt: skip
-    no_floor = s.floors.known == UNKNOWN
+    no_floor = (s.floors.known == UNKNOWN) & (s.bucket != COMMUNICATION)
     if s.device is None:
         out.append(
             _lack(

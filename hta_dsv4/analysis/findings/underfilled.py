@@ -21,7 +21,7 @@ from hta_dsv4.analysis.findings.finding import (
     said,
     together,
 )
-from hta_dsv4.analysis.findings.subject import Subject
+from hta_dsv4.analysis.findings.subject import COMMUNICATION, Subject
 from hta_dsv4.trace import activities as col
 
 RULE = "underfilled"
@@ -54,7 +54,7 @@ def underfilled(s: Subject) -> list[Finding]:
     """One finding per kernel name, over its sizes."""
     kernel = (s.part.activities[col.KIND] == col.KERNEL).to_numpy()
     helpers = np.array([c.source.startswith("counted at") for c in s.floors.costs], dtype=bool)[s.floors.code]
-    few = kernel & ~helpers & (s.ctas < s.sms) & (s.dur >= LONG_NS)
+    few = kernel & ~helpers & (s.bucket != COMMUNICATION) & (s.ctas < s.sms) & (s.dur >= LONG_NS)
     columns = _columns(s)
     out = []
     for name in sorted(set(s.name[few])):
