@@ -10,11 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace import steps as steps_module
 from hta_dsv4.trace.steps import Steps
 
-SUM, BUSY, WALL, OVERLAP, IDLE = "sum", "busy", "wall", "overlap", "idle"
+SUM, OWN, EARLY, BUSY, OVERLAP, WALL, IDLE, BETWEEN = (
+    "sum", "own", "early", "busy", "overlap", "wall", "idle", "between",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class Counted:
 
     Attributes:
         rank: rank number.
-        activities: classified activity table of these steps, in time order.
+        activities: classified activity table of these steps, in time order; its ``own_ns`` is taken over the counted
+            activities of each run, as busy time is, so that own times are never less than it.
         step: int64 [activities], position 0..steps-1 of the activity's step among the counted ones.
         run: int64 [steps], which run of consecutive steps each belongs to: what lies between two runs (a prefill) is
             nobody's idle time.
@@ -58,57 +62,91 @@ def counted(activities: pd.DataFrame, steps: Steps, rank: int) -> Counted:
     inside = (activities[col.RANK] == rank).to_numpy() & np.isin(of_activity, labels)
     step = np.searchsorted(labels, of_activity[inside])
     run = (np.diff(labels, prepend=labels[0]) > 1).cumsum() if len(labels) else np.zeros(0, dtype=np.int64)
-    return Counted(rank, activities[inside], step, run)
+    part = activities[inside]
+    if len(part):
+        own = own_by_run(part.drop(columns=col.OWN_NS, errors="ignore"), run[step])
+        part = part.assign(**{col.OWN_NS: own})
+    return Counted(rank, part, step, run)
+
+
+def own_by_run(activities: pd.DataFrame, run: np.ndarray) -> np.ndarray:
+    """Own time of every activity among those of its run of steps.
+
+    Args:
+        activities: activity table; where it has a column of own times, these.
+        run: int64 [activities], which run of consecutive steps each belongs to.
+
+    Returns:
+        int64 [activities], ns.
+    """
+    if col.OWN_NS in activities or not run.any():
+        return own_ns(activities)
+    own = np.zeros(len(activities), dtype=np.int64)
+    for one in np.unique(run):
+        own[run == one] = own_ns(activities[run == one])
+    return own
 
 
 def step_times(part: Counted) -> pd.DataFrame:
-    """Sum, busy, wall, overlap and idle of each step.
+    """Sum, own, early, busy, overlap, wall and idle of each step, and what lies between it and the next.
 
-    A step's wall reaches from its first start to the next step's first start, or to the last end of its run; where two
-    activities overlap, the later one's step is charged only with what it adds. So walls and busy times of a run's steps
-    add up to those of the run.
+    ``sum = own + early``; ``overlap = sum - busy``, of which ``early`` is within streams and ``own - busy`` of
+    different ones. A step's wall reaches from its first start to its last end, its idle time is wall minus busy, and
+    ``between`` is the time from its last end to the next step's first start in the same run. Where steps overlap, the
+    earlier one has the time: between is 0 and the later wall begins where the earlier ends. Where two activities
+    overlap, the later one's step is charged only with what it adds. So over a run of steps busy times add up to the
+    union of its intervals, and walls and betweens to its length.
 
     Args:
         part: the counted part of a trace.
 
     Returns:
-        int64 [steps], columns ``sum, busy, wall, overlap, idle`` in ns.
+        int64 [steps], columns ``sum, own, early, busy, overlap, wall, idle, between`` in ns.
     """
     acts, n = part.activities, part.steps
-    total, busy, wall = (np.zeros(n, dtype=np.int64) for _ in range(3))
-    if not len(acts):
-        return pd.DataFrame({SUM: total, BUSY: busy, WALL: wall, OVERLAP: total, IDLE: total})
-    dur = acts[col.DUR_NS].to_numpy()
-    start = acts[col.START_NS].to_numpy()
-    end = start + dur.clip(min=0)
-    np.add.at(total, part.step, dur)
-    device = acts[col.DEVICE].fillna(-1).to_numpy(dtype=np.int64)
-    # Each activity adds what its device was not already busy with; summed over a run that is the union.
-    order = np.lexsort((start, device, part.run[part.step]))
-    group = np.stack([part.run[part.step], device])[:, order]
-    bounds = np.flatnonzero(np.append(True, (np.diff(group) != 0).any(axis=0)))
-    for a, b in zip(bounds, np.append(bounds[1:], len(order)), strict=True):
-        rows = order[a:b]
-        reach = np.maximum.accumulate(np.append(start[rows[0]], end[rows[:-1]]))
-        np.add.at(busy, part.step[rows], (end[rows] - np.maximum(start[rows], reach)).clip(min=0))
+    total, own, busy, wall, between = (np.zeros(n, dtype=np.int64) for _ in range(5))
+    if len(acts):
+        dur = acts[col.DUR_NS].to_numpy()
+        start = acts[col.START_NS].to_numpy()
+        end = start + dur.clip(min=0)
+        run = part.run[part.step]
+        np.add.at(total, part.step, dur)
+        np.add.at(own, part.step, own_by_run(acts, run))
+        device = acts[col.DEVICE].fillna(-1).to_numpy(dtype=np.int64)
+        # Each activity adds what its device was not already busy with; summed over a run that is the union.
+        order = np.lexsort((start, device, run))
+        group = np.stack([run, device])[:, order]
+        bounds = np.flatnonzero(np.append(True, (np.diff(group) != 0).any(axis=0)))
+        for a, b in zip(bounds, np.append(bounds[1:], len(order)), strict=True):
+            rows = order[a:b]
+            reach = np.maximum.accumulate(np.append(start[rows[0]], end[rows[:-1]]))
+            np.add.at(busy, part.step[rows], (end[rows] - np.maximum(start[rows], reach)).clip(min=0))
+        wall, between = _walls(part, start, end)
+    columns = {SUM: total, OWN: own, EARLY: total - own, BUSY: busy, OVERLAP: total - busy}
+    return pd.DataFrame({**columns, WALL: wall, IDLE: wall - busy, BETWEEN: between}, dtype="int64")
+
+
+def _walls(part: Counted, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Wall of each step, and the time from its last end to the next step's first start: int64 [steps] each, ns."""
+    n = part.steps
+    wall, between = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     first = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(first, part.step, start)
-    last = np.zeros(n, dtype=np.int64)
+    last = np.full(n, np.iinfo(np.int64).min)
     np.maximum.at(last, part.step, end)
     present = np.flatnonzero(np.bincount(part.step, minlength=n))
     for run in np.unique(part.run[present]):
         mine = present[part.run[present] == run]
-        begins = np.minimum.accumulate(first[mine][::-1])[
-            ::-1
-        ]  # a later step's kernel on another stream may begin first
-        wall[mine] = np.diff(np.append(begins, last[mine].max()))
-    return pd.DataFrame(
-        {SUM: total, BUSY: busy, WALL: wall, OVERLAP: total - busy, IDLE: wall - busy}, dtype="int64"
-    )
+        # a later step's kernel on another stream may begin first, and an earlier one's end last
+        begins = np.minimum.accumulate(first[mine][::-1])[::-1]
+        ends = np.maximum.accumulate(last[mine])
+        wall[mine] = ends - np.maximum(begins, np.append(begins[0], ends[:-1]))
+        between[mine[:-1]] = (begins[1:] - ends[:-1]).clip(min=0)
+    return wall, between
 
 
 def step_values(part: Counted, keys: np.ndarray) -> pd.DataFrame:
-    """Summed durations of each key in each step.
+    """Own time of each key in each step.
 
     Args:
         part: the counted part of a trace.
@@ -119,5 +157,5 @@ def step_values(part: Counted, keys: np.ndarray) -> pd.DataFrame:
     """
     codes, labels = pd.Index(keys, tupleize_cols=False).factorize()
     values = np.zeros((part.steps, len(labels)), dtype=np.int64)
-    np.add.at(values, (part.step, codes), part.activities[col.DUR_NS].to_numpy())
+    np.add.at(values, (part.step, codes), own_by_run(part.activities, part.run[part.step]))
     return pd.DataFrame(values, columns=pd.Index(labels, tupleize_cols=False))

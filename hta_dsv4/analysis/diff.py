@@ -1,5 +1,9 @@
 """Why the time per step changed: an exact, order-free decomposition of the difference of two variants.
 
+Times are own times: what launches add to the time their streams are busy (:mod:`own_time`). With programmatic dependent
+launch a kernel's duration includes its wait for the one ahead of it, and a change of summed durations has false signs.
+Without early starts own time is duration.
+
 For each kernel that both variants have, with ``n`` launches per step of mean duration ``d``::
 
     n1*d1 - n0*d0  =  (n1 - n0) * (d0 + d1)/2   +   (d1 - d0) * (n0 + n1)/2
@@ -8,10 +12,10 @@ For each kernel that both variants have, with ``n`` launches per step of mean du
 The midpoint (the Shapley value of the two factors) depends on no order of changing them. Kernels that only one variant
 has make the effects ``appeared`` and ``disappeared``; so do those that one variant runs at an origin where the other
 does not (the copies of an indexer that is gone), unless a kernel runs as often as before and its launches are merely
-counted to another origin: then they move as ``count``, which adds up to 0 over the kernel. The wall time follows from
-the sum::
+counted to another origin: then they move as ``count``, which adds up to 0 over the kernel. The wall time of
+a step follows from the own time::
 
-    d wall  =  d sum  -  d overlap  +  d idle        overlap = sum - busy, idle = wall - busy
+    d wall  =  d own  -  d streams  +  d idle        streams = own - busy, idle = wall - busy
 
 **Exact.** Effects are computed in rational numbers. Times per step are apportioned to whole nanoseconds once per
 variant, top down (step, bucket, role, kernel) by largest remainder, so that at every level ``other - base = delta =
@@ -82,8 +86,8 @@ class Decomposition:
 
     @property
     def residual_ns(self) -> int:
-        """What the effects leave unexplained of the change of the sum: 0 by construction, and tested."""
-        return self.change.sum_ns - sum(self.effects.values())
+        """What the effects leave unexplained of the change of own time: 0 by construction, and tested."""
+        return self.change.own_ns - sum(self.effects.values())
 
     @property
     def unmatched(self) -> tuple[Match, ...]:

@@ -2,7 +2,8 @@
 
 The one number of :mod:`gaps` that a comparison of variants needs: until the launch call of the activity that ends a gap
 returned, nothing was in the queue that could have run, so that part of the gap is the host's, ``queue_empty``. The rest
-is latency after the call, or dependencies between kernels that were queued in time, or inside one graph.
+is latency after the call, or dependencies between kernels that were queued in time, or inside one graph. Gaps between
+two steps are nobody's idle time: there the profiler works, or the engine.
 
 Profiling itself slows the host: an idle time seen here is an upper bound.
 """
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hta_dsv4.analysis.counted import Counted
-from hta_dsv4.analysis.gaps import CALL, LATE, WAITED, gaps
+from hta_dsv4.analysis.gaps import BEFORE, CALL, GAP_NS, LATE, NEXT, WAITED, gaps
 from hta_dsv4.analysis.window import of_counted
 from hta_dsv4.trace import activities as col
 
@@ -27,9 +28,10 @@ class Idle:
     """Idle time of the counted steps of one variant, ns over all of them.
 
     Attributes:
-        idle_ns: gaps between activities.
+        idle_ns: gaps between activities of a step.
         queue_empty_ns: of these, with the next activity's launch call not yet returned; ``None`` where unknown.
-        wall_ns, sum_ns: of the same steps.
+        wall_ns: of the same steps, without what lies between them.
+        sum_ns: their summed durations.
         launches: launch calls that caused activities, over all steps; ``None`` where unknown.
         steps: number of steps.
         reason: why it is unknown, or ``""``.
@@ -64,11 +66,16 @@ def idle(part: Counted) -> Idle:
         The division; with a reason instead where the trace cannot tell.
     """
     acts = part.activities
-    found = gaps(of_counted(part), pd.DataFrame())  # which calls waited for the GPU: no part of this number
-    summed = int(acts[col.DUR_NS].sum())
+    window = of_counted(part)
+    found = gaps(window, pd.DataFrame())  # which calls waited for the GPU: no part of this number
+    inside = found.table[
+        window.step[found.table[BEFORE].to_numpy()] == window.step[found.table[NEXT].to_numpy()]
+    ]
+    idle_ns, summed = int(inside[GAP_NS].sum()), int(acts[col.DUR_NS].sum())
+    wall_ns = found.wall_ns - (found.idle_ns - idle_ns)
 
     def unknown(reason: str) -> Idle:
-        return Idle(found.idle_ns, None, found.wall_ns, summed, None, part.steps, reason)
+        return Idle(idle_ns, None, wall_ns, summed, None, part.steps, reason)
 
     devices = acts[col.DEVICE].nunique(dropna=False)
     if devices > 1:
@@ -77,7 +84,5 @@ def idle(part: Counted) -> Idle:
         return unknown("not every activity's launch is in the trace")
     if found.reason:
         return unknown("kernels start before their launch: the clocks of host and GPU do not agree")
-    empty = int(found.table[[LATE, WAITED, CALL]].to_numpy().sum())
-    return Idle(
-        found.idle_ns, empty, found.wall_ns, summed, int(acts[col.LAUNCH_INDEX].nunique()), part.steps
-    )
+    empty = int(inside[[LATE, WAITED, CALL]].to_numpy().sum())
+    return Idle(idle_ns, empty, wall_ns, summed, int(acts[col.LAUNCH_INDEX].nunique()), part.steps)

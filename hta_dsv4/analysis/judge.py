@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis import diff as d
-from hta_dsv4.analysis.counted import SUM, WALL, Counted, step_times
+from hta_dsv4.analysis.counted import OWN, WALL, Counted, own_by_run, step_times
 from hta_dsv4.analysis.diff import Decomposition
 from hta_dsv4.analysis.launches import compare_launches
 from hta_dsv4.analysis.profile import UNKNOWN as NO_ORIGIN
@@ -64,37 +64,46 @@ class Captured:
 
 @dataclass(frozen=True)
 class _Keyed:
-    """The activities of one capture by row: ``codes`` [activities] into ``labels``, and ns per step and row."""
+    """The activities of one capture by row: ``codes`` [activities] into ``labels``, and own ns per step and row."""
 
     part: Counted
     codes: np.ndarray
     labels: tuple[object, ...]
 
+    @cached_property
+    def own(self) -> np.ndarray:
+        """int64 [activities], own time, ns."""
+        return own_by_run(self.part.activities, self.part.run[self.part.step])
+
     def step_ns(self, wanted: Sequence[object]) -> np.ndarray:
         """int64 [steps, wanted]; 0 where a step has no such activity."""
         n = len(self.labels)
         table = np.zeros((self.part.steps, n + 1), dtype=np.int64)
-        np.add.at(table, (self.part.step, self.codes), self.part.activities[col.DUR_NS].to_numpy())
+        np.add.at(table, (self.part.step, self.codes), self.own)
         at = {label: i for i, label in enumerate(self.labels)}
         return table[:, [at.get(w, n) for w in wanted]]
 
     def durations(self, label: object) -> tuple[np.ndarray, np.ndarray]:
-        """Steps and durations of one row's launches, in time order."""
+        """Steps and own times of one row's launches, in time order."""
         step, dur, start, at = self._rows
         mine = slice(start[at[label]], start[at[label] + 1]) if label in at else slice(0)
         return step[mine], dur[mine]
 
     @cached_property
     def _rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[object, int]]:
-        """Steps and durations sorted by row, where each row's begin, and the row of each label."""
+        """Steps and own times sorted by row, where each row's begin, and the row of each label."""
         order = np.argsort(self.codes, kind="stable")
         start = np.searchsorted(self.codes[order], np.arange(len(self.labels) + 1))
-        dur = self.part.activities[col.DUR_NS].to_numpy()
-        return self.part.step[order], dur[order], start, {label: i for i, label in enumerate(self.labels)}
+        return (
+            self.part.step[order],
+            self.own[order],
+            start,
+            {label: i for i, label in enumerate(self.labels)},
+        )
 
 
 def whole_changes(parts: Decomposition, base: Captured, other: Captured) -> tuple[Change, Change]:
-    """Judge the sum and the wall time of a step.
+    """Judge the own time and the wall time of a step.
 
     Args:
         parts: the decomposition.
@@ -102,10 +111,10 @@ def whole_changes(parts: Decomposition, base: Captured, other: Captured) -> tupl
         other: the variant after.
 
     Returns:
-        The change of the sum, and that of the wall time.
+        The change of the summed own times, and that of the wall time.
     """
     sides = [
-        [side.profile.times[[SUM, WALL]], *(step_times(r)[[SUM, WALL]] for r in side.repeats)]
+        [side.profile.times[[OWN, WALL]], *(step_times(r)[[OWN, WALL]] for r in side.repeats)]
         for side in (base, other)
     ]
     tables = [[t.to_numpy() for t in side] for side in sides]
@@ -149,7 +158,7 @@ def row_changes(
 
 
 def step_rows(part: Counted, by: str) -> dict[str, np.ndarray]:
-    """Time of each row in each step of one capture.
+    """Own time of each row in each step of one capture.
 
     Args:
         part: its counted part.
@@ -250,7 +259,7 @@ def _launches(name: object, base: _Keyed, other: _Keyed) -> str:
 
 
 def _by_step(name: object, side: _Keyed) -> np.ndarray:
-    """Durations [steps, launches per step] where every step has as many, else [launches]."""
+    """Own times [steps, launches per step] where every step has as many, else [launches]."""
     step, dur = side.durations(name)
     per_step = np.bincount(step, minlength=side.part.steps)
     if len(step) and per_step.min() == per_step.max():

@@ -1,5 +1,8 @@
 """One variant's time per step by kernel, bucket, role and origin, in whole nanoseconds that add up.
 
+Times are own times (:mod:`hta_dsv4.analysis.own_time`): what a launch adds to the time its stream is busy, so that a
+kernel is not charged with waiting for the one ahead of it. Without early starts they are the durations.
+
 The exact time per step of a kernel is a rational number: its total over the number of steps. It is apportioned to
 integers once, top down (step, bucket, role, kernel), by largest remainder, so that every level adds up to the step.
 """
@@ -13,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from hta_dsv4.analysis.counted import BUSY, SUM, WALL, Counted
+from hta_dsv4.analysis.counted import BETWEEN, BUSY, OWN, SUM, WALL, Counted, own_by_run
 from hta_dsv4.analysis.shares import divide_half_even
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
@@ -27,25 +30,57 @@ KNOWN_ORIGIN_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Times per step, integers in ns with ``wall = sum - overlap + idle``."""
+    """Times per step, integers in ns that add up: ``own = sum - early``, ``wall = own - streams + idle``.
+
+    Attributes:
+        sum_ns: summed durations.
+        early_ns: of these, before the activity ahead in the same stream had ended.
+        streams_ns: own time of streams that run at the same time, counted more than once: own minus busy.
+        idle_ns: nothing runs, within the step.
+        between_ns: from a step's last end to the next step's first start.
+    """
 
     sum_ns: int
-    overlap_ns: int
+    early_ns: int
+    streams_ns: int
     idle_ns: int
+    between_ns: int = 0
+
+    @classmethod
+    def mean(cls, times: pd.DataFrame) -> StepTimes:
+        """The mean over the steps of :func:`~hta_dsv4.analysis.counted.step_times`, rounded so that times add up."""
+        n = len(times)
+        total, own, busy, wall = (divide_half_even(int(times[k].sum()), n) for k in (SUM, OWN, BUSY, WALL))
+        period = divide_half_even(int(times[WALL].sum()) + int(times[BETWEEN].sum()), n)
+        return cls(total, total - own, own - busy, wall - busy, period - wall)
+
+    @property
+    def own_ns(self) -> int:
+        """What the activities add to the time their streams are busy."""
+        return self.sum_ns - self.early_ns
+
+    @property
+    def overlap_ns(self) -> int:
+        """Sum minus busy: early time, and streams that run at the same time."""
+        return self.early_ns + self.streams_ns
 
     @property
     def busy_ns(self) -> int:
         """Union of the intervals."""
-        return self.sum_ns - self.overlap_ns
+        return self.own_ns - self.streams_ns
 
     @property
     def wall_ns(self) -> int:
-        """First start to last end."""
+        """First start to last end of a step."""
         return self.busy_ns + self.idle_ns
 
     def __sub__(self, other: StepTimes) -> StepTimes:
         return StepTimes(
-            self.sum_ns - other.sum_ns, self.overlap_ns - other.overlap_ns, self.idle_ns - other.idle_ns
+            self.sum_ns - other.sum_ns,
+            self.early_ns - other.early_ns,
+            self.streams_ns - other.streams_ns,
+            self.idle_ns - other.idle_ns,
+            self.between_ns - other.between_ns,
         )
 
 
@@ -56,9 +91,9 @@ class Profile:
     Attributes:
         label: the variant's name.
         part: the counted part of its (median) rank.
-        times: sum, busy, wall of each step (:func:`hta_dsv4.analysis.counted.step_times`).
-        atoms: one row per kernel name, bucket, role and origin: ``time_ns, launches`` over all steps and ``step_ns``,
-            the integer time per step.
+        times: sum, own, busy, wall of each step (:func:`hta_dsv4.analysis.counted.step_times`).
+        atoms: one row per kernel name, bucket, role and origin: ``time_ns`` (own) and ``launches`` over all steps, and
+            ``step_ns``, the integer own time per step.
     """
 
     label: str
@@ -73,9 +108,8 @@ class Profile:
 
     @cached_property
     def per_step(self) -> StepTimes:
-        """Sum, overlap and idle per step, rounded so that they add up."""
-        total = {k: divide_half_even(int(self.times[k].sum()), self.steps) for k in (SUM, BUSY, WALL)}
-        return StepTimes(total[SUM], total[SUM] - total[BUSY], total[WALL] - total[BUSY])
+        """Sum, early, overlap, idle and between per step, rounded so that they add up."""
+        return StepTimes.mean(self.times)
 
     @property
     def knows_origin(self) -> bool:
@@ -109,7 +143,7 @@ def apportion(total: int, times: Sequence[int], parts: int) -> list[int]:
 
 
 def profile(label: str, part: Counted, times: pd.DataFrame) -> Profile:
-    """A variant's time per step by kernel, bucket, role and origin.
+    """A variant's own time per step by kernel, bucket, role and origin.
 
     Args:
         label: the variant's name.
@@ -127,7 +161,7 @@ def profile(label: str, part: Counted, times: pd.DataFrame) -> Profile:
     acts = part.activities
     columns = {KERNEL: acts[col.NAME], "bucket": acts[col.BUCKET], "role": acts[col.ROLE]}
     columns["origin"] = acts[col.ORIGIN] if col.ORIGIN in acts else pd.Series(UNKNOWN, acts.index)
-    frame = pd.DataFrame({**columns, "time_ns": acts[col.DUR_NS]})
+    frame = pd.DataFrame({**columns, "time_ns": own_by_run(acts, part.run[part.step])}, index=acts.index)
     grouped = frame.groupby(list(columns), observed=True, sort=False, dropna=False)["time_ns"]
     atoms = grouped.agg(["sum", "count"]).reset_index()
     atoms.columns = pd.Index([*columns, "time_ns", "launches"])

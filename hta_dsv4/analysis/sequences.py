@@ -1,4 +1,4 @@
-"""The launches of a typical decode step, in order, with their mean durations: what alignment compares."""
+"""The launches of a typical decode step, in order, with their mean own times: what alignment compares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hta_dsv4.analysis.counted import Counted
+from hta_dsv4.analysis.counted import Counted, own_by_run
 from hta_dsv4.analysis.profile import apportion
 from hta_dsv4.analysis.shares import divide_half_even
 from hta_dsv4.trace import activities as col
@@ -26,7 +26,7 @@ class StepSequence:
     Attributes:
         names, grids, roles: one per launch.
         layers: the layer's number from the scope, or ``None``.
-        dur_ns: int64 [launches]: mean over the steps that run this very sequence, in whole ns that add up.
+        dur_ns: int64 [launches]: own time, mean over the steps that run this very sequence, in whole ns that add up.
         alike, steps: how many of the counted steps run it.
     """
 
@@ -68,7 +68,7 @@ def step_sequence(part: Counted) -> StepSequence:
         seen, key=lambda t: (seen[t], -next(i for i, s in enumerate(spans) if token[s].tobytes() == t))
     )
     alike = [s for s in spans if token[s].tobytes() == typical]
-    dur = acts[col.DUR_NS].to_numpy()[order]
+    dur = own_by_run(acts, part.run[part.step])[order]
     total = sum((dur[s] for s in alike), np.zeros(alike[0].stop - alike[0].start, dtype=np.int64))
     mean = apportion(divide_half_even(int(total.sum()), len(alike)), [int(t) for t in total], len(alike))
     rows = order[alike[0]]

@@ -14,7 +14,7 @@ import numpy as np
 
 from hta_dsv4.analysis import change as ch
 from hta_dsv4.analysis.change import Change, select
-from hta_dsv4.analysis.counted import BUSY, SUM, WALL, Counted, step_times
+from hta_dsv4.analysis.counted import SUM, Counted, step_times
 from hta_dsv4.analysis.floors import COMPUTE, LAUNCH, MEMORY, Launches
 from hta_dsv4.analysis.profile import StepTimes
 from hta_dsv4.analysis.shares import divide_half_even
@@ -164,14 +164,12 @@ def _times(
 ) -> _Run:
     """Simulate and measure, with the measures used everywhere else."""
     starts = model.starts(dur, keep, graph_gap=GRAPH_GAP_NS if graph else None, host_scale=host_scale)
-    acts = part.activities.loc[:, [col.START_NS, col.DUR_NS, col.DEVICE]].copy()
+    acts = part.activities.loc[:, [col.START_NS, col.DUR_NS, col.RANK, col.DEVICE, col.STREAM]].copy()
     acts[col.START_NS], acts[col.DUR_NS] = starts, dur
     order = np.argsort(starts[keep], kind="stable")
     times = step_times(replace(part, activities=acts[keep].iloc[order], step=part.step[keep][order]))
-    n = part.steps
-    total = {k: divide_half_even(int(times[k].sum()), n) for k in (SUM, BUSY, WALL)}
     return _Run(
-        StepTimes(total[SUM], total[SUM] - total[BUSY], total[WALL] - total[BUSY]),
+        StepTimes.mean(times),
         (int(times[SUM].min()), int(times[SUM].max())),
     )
 

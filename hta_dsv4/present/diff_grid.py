@@ -20,6 +20,7 @@ from hta_dsv4.present.diff_words import (
     evidence,
     few,
     headline,
+    measure,
     one_sided,
     sentence,
     sequence,
@@ -85,7 +86,7 @@ def _worth(why: Why, table: pd.DataFrame) -> np.ndarray:
     """Bool [rows]: rows whose change, or an effect that others cancel, is large enough to read."""
     parts = why.decomposition
     size = table[[d.DELTA_NS, *d.EFFECTS]].abs().max(axis=1).to_numpy()
-    step = max(parts.base.per_step.sum_ns, parts.other.per_step.sum_ns)
+    step = max(parts.base.per_step.own_ns, parts.other.per_step.own_ns)
     effects = int(why.kernels[list(d.EFFECTS)].abs().sum().sum())
     enough: np.ndarray = (size > 0) & (size >= min(WORTH_STEP * step, WORTH_CHANGE * effects))
     return enough
@@ -126,8 +127,9 @@ def _effects(why: Why, top: int, everything: bool, common: Sequence[str]) -> Gri
         largest = int(rest[d.DELTA_NS].abs().max())
         label = f"({left} more, each within {us(largest)})" if largest else f"({left} more, unchanged)"
         rows.append((label, *blank, *numbers(rest[total].sum()), *nothing))
-    footer = [("sum", *blank, *numbers(table[total].sum()), *judged(why.sum_change))]
-    footer += _wall_rows(why, blank, len(effects), judged(why.wall_change), nothing) if everything else []
+    footer = [(measure(why.decomposition), *blank, *numbers(table[total].sum()), *judged(why.sum_change))]
+    if everything:
+        footer = _wall_rows(why, blank, len(effects), footer[0], judged(why.wall_change), nothing)
     headers = (*keys, "base us/step", "other", "delta", *(TITLES[e] for e in effects), "verdict")
     headers += ("interval",) if intervals else ()
     rewrites = telling(why, len(why.alignment.rewrites))
@@ -141,16 +143,27 @@ def _effects(why: Why, top: int, everything: bool, common: Sequence[str]) -> Gri
 
 
 def _wall_rows(
-    why: Why, blank: Sequence[str], effects: int, wall: tuple[str, ...], nothing: tuple[str, ...]
-) -> list[tuple[str, ...]]:
+    why: Why, blank: Sequence[str], effects: int, total: tuple[str, ...], wall: tuple[str, ...],
+    nothing: tuple[str, ...],
+) -> list[tuple[str, ...]]:  # fmt: skip
+    """From the sum to the wall time of a step, around the row of the total."""
     parts = why.decomposition
     base, other, change = parts.base.per_step, parts.other.per_step, parts.change
     empty = [""] * effects
-    return [
-        ("- overlap", *blank, us(base.overlap_ns), us(other.overlap_ns), signed(change.overlap_ns), *empty, *nothing),
-        ("+ idle", *blank, us(base.idle_ns), us(other.idle_ns), signed(change.idle_ns), *empty, *nothing),
-        ("= wall", *blank, us(base.wall_ns), us(other.wall_ns), signed(change.wall_ns), *empty, *wall),
-    ]  # fmt: skip
+
+    def row(name: str, key: str, judged: tuple[str, ...] = nothing) -> tuple[str, ...]:
+        before, after, moved = (getattr(t, key) for t in (base, other, change))
+        return (name, *blank, us(before), us(after), signed(moved), *empty, *judged)
+
+    after = [
+        row("- overlap", "streams_ns"),
+        row("+ idle", "idle_ns"),
+        row("= wall", "wall_ns", wall),
+        row("between steps", "between_ns"),
+    ]
+    if measure(parts) == "sum":
+        return [total, *after]
+    return [row("sum", "sum_ns"), row("- early", "early_ns"), ("= own", *total[1:]), *after]
 
 
 def _spread(why: Why) -> list[str]:

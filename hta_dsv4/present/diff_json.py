@@ -20,6 +20,7 @@ def explanation_body(explanation: Explanation) -> dict[str, Any]:
     """``explanation``: the changes of the chain, the whole, or why there is none."""
     several = len(explanation.pairs) > 1 and explanation.whole is not None
     return {
+        "time": "own",
         "reason": explanation.reason or None,
         "pairs": [_why(w) for w in explanation.pairs],
         "whole": _why(explanation.whole) if several and explanation.whole is not None else None,
@@ -87,10 +88,13 @@ def _match(match: Match) -> dict[str, Any]:
 def _times(times: StepTimes) -> dict[str, int]:
     return {
         "sum_ns": times.sum_ns,
+        "own_ns": times.own_ns,
+        "early_ns": times.early_ns,
         "overlap_ns": times.overlap_ns,
         "idle_ns": times.idle_ns,
         "busy_ns": times.busy_ns,
         "wall_ns": times.wall_ns,
+        "between_ns": times.between_ns,
     }
 
 

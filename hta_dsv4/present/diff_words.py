@@ -40,7 +40,7 @@ def signed(ns: float | None) -> str:
 
 
 def headline(why: Why) -> tuple[str, ...]:
-    """One change in two or three lines: the sum with its effects, the wall with its parts, and what was waited for."""
+    """One change in two or three lines: the time with its effects, the wall with its parts, and what was waited for."""
     parts, change = why.decomposition, why.decomposition.change
     base, other = parts.base.per_step, parts.other.per_step
     effects = ", ".join(f"{TITLES[e]} {signed(ns)}{_leader(parts, e)}" for e, ns in parts.effects.items())
@@ -49,13 +49,19 @@ def headline(why: Why) -> tuple[str, ...]:
         percent = f"{100 * (after - before) / before:+.1f} %, " if before else ""
         return f"{us(before)} -> {us(after)} us/step: {signed(after - before)} ({percent}{verdict(judged)})"
 
+    what = measure(parts)
     lines = [
-        f"sum {moved(base.sum_ns, other.sum_ns, why.sum_change)} = {effects}",
-        f"wall {moved(base.wall_ns, other.wall_ns, why.wall_change)} = sum {signed(change.sum_ns)}, "
-        f"overlap {signed(-change.overlap_ns)}, idle {signed(change.idle_ns)}",
+        f"{what} {moved(base.own_ns, other.own_ns, why.sum_change)} = {effects}",
+        f"wall {moved(base.wall_ns, other.wall_ns, why.wall_change)} = {what} {signed(change.own_ns)}, "
+        f"overlap {signed(-change.streams_ns)}, idle {signed(change.idle_ns)}",
     ]
     waited = idle_words(parts.base.label, why.base_idle, parts.other.label, why.other_idle)
     return (*lines, waited) if waited else tuple(lines)
+
+
+def measure(parts: d.Decomposition) -> str:
+    """What times of a change are called: ``own`` where a launch starts before the one ahead has ended, else ``sum``."""
+    return "own" if parts.base.per_step.early_ns or parts.other.per_step.early_ns else "sum"
 
 
 def idle_words(base_label: str, base: Idle, other_label: str, other: Idle) -> str:
@@ -84,11 +90,13 @@ def _pace(idle: Idle) -> str:
 
 
 def _leader(parts: d.Decomposition, effect: str) -> str:
-    """The role behind most of an effect that kernels make by coming or going: ``(attention_combine)``."""
+    """Whose coming or going makes most of an effect, with its own figure: ``(attention_combine +453.292)``."""
     if effect not in (d.APPEARED_NS, d.DISAPPEARED_NS) or not parts.effects[effect]:
         return ""
-    by_role = parts.table("role").set_index("role")[effect].abs()
-    return f" ({by_role.idxmax()})"
+    by_role = parts.table("role").set_index("role")[effect]
+    first = str(by_role.abs().idxmax())
+    alone = int((by_role != 0).sum()) == 1
+    return f" ({first})" if alone else f" ({first} {signed(int(by_role[first]))})"
 
 
 def one_sided(parts: d.Decomposition) -> list[str]:

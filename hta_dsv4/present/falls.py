@@ -1,4 +1,4 @@
-"""The bars of a waterfall: a change of the summed time, effect by effect and bucket by bucket, that still adds up."""
+"""The bars of a waterfall: a change of the own time, effect by effect and bucket by bucket, that still adds up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Fall:
 
 
 def falls(parts: Decomposition, shown: float = SHOWN, most: int = MOST) -> list[Fall]:
-    """The bars between the two sums.
+    """The bars between the two totals of own time.
 
     Args:
         parts: the decomposition of a change.
@@ -48,7 +48,7 @@ def falls(parts: Decomposition, shown: float = SHOWN, most: int = MOST) -> list[
 
     Returns:
         Effects by bucket in drawing order, largest first within an effect, the rest as one at the end. They add up to
-        the change of the sum exactly.
+        the change of own time exactly.
     """
     table = parts.table("bucket")
     found = [
@@ -67,7 +67,7 @@ def falls(parts: Decomposition, shown: float = SHOWN, most: int = MOST) -> list[
 
 
 def in_words(parts: Decomposition) -> str:
-    """A change in one sentence: the sums, and the two effects behind most of it.
+    """A change in one sentence: the own times, and the two effects behind most of it.
 
     Args:
         parts: the decomposition.
@@ -75,7 +75,7 @@ def in_words(parts: Decomposition) -> str:
     Returns:
         ``a → b: 1,077.540 → 374.112 ms of GPU time per step (-65.3 %), mostly attention gone (-701.765 ms)``.
     """
-    before, after = parts.base.per_step.sum_ns, parts.other.per_step.sum_ns
+    before, after = parts.base.per_step.own_ns, parts.other.per_step.own_ns
     percent = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
     sizes = f"{before / 1e6:,.3f} → {after / 1e6:,.3f} ms of GPU time per step{percent}"
     largest = sorted((f for f in falls(parts) if f.effect), key=lambda f: -abs(f.ns))[:2]

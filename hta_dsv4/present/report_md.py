@@ -104,7 +104,7 @@ def waterfall_text(why: Why) -> str:
         The times add up from the first line to the last.
     """
     parts = why.decomposition
-    before, after = parts.base.per_step.sum_ns, parts.other.per_step.sum_ns
+    before, after = parts.base.per_step.own_ns, parts.other.per_step.own_ns
     bars: list[tuple[str, str, int, int]] = [(parts.base.label, f"{before / 1e6:,.3f}", 0, before)]
     at = before
     for fall in falls(parts):

@@ -32,7 +32,7 @@ def waterfall(why: Why, theme: str = "light") -> go.Figure:
     labels = [th.name(base.label, 24), *(th.plain(f.label) for f in steps), th.name(other.label, 24)]
     if labels[0] == labels[-1]:
         labels[-1] += " (after)"
-    before, after = base.per_step.sum_ns, other.per_step.sum_ns
+    before, after = base.per_step.own_ns, other.per_step.own_ns
     starts, lengths, fills, texts, hovers = [0], [before], [colours.NEUTRAL], [th.ms(before)], [""]
     hovers[0] = th.hover(labels[0], f"sum {us(before)} us/step", f"{base.steps} steps")
     at = before
