@@ -6,6 +6,7 @@ Times are the traces' own; each trace is read once for all tests of this file.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -136,22 +137,31 @@ def test_the_profilers_part_of_the_idle_time_is_said(story):
     assert found.wall_ms == pytest.approx(910.5, abs=0.1)
     assert found.profiler_share == pytest.approx((found.wall_ms - found.unprofiled_ms) / found.idle_ms)
     names = ["original", "mma", "split_k"]
-    (note,) = profiler_notes([story(n) for n in names], [story(n).shares() for n in names])
+    note, overlap = profiler_notes([story(n) for n in names], [story(n).shares() for n in names])
+    assert overlap.startswith(
+        "without the profiler their ranges overlap: mma 543.2 (540.3 to 555.9) and split_k"
+    )
     assert "original 1,107.2, mma 543.2, split_k 560.7 ms" in note
 
 
-def test_recording_that_turns_variants_round_is_said():
-    """Slower without the profiler, shorter as recorded -> a sentence on the pair; the same way, or hardly: none."""
-    first, second = Recorded("first", 218.0, 484.0, 433.0), Recorded("second", 241.5, 314.2, 279.0)
-    (note,) = reversals([first, second])
-    assert note.startswith("without the profiler second is slower than first (218.0 -> 241.5 ms a step)")
-    assert "484.0 -> 314.2 ms" in note
-    assert reversals([second, first])[0].startswith("without the profiler first is faster than second")
-    third = Recorded("third", 53.5, 56.1, 4.0)
-    assert len(reversals([first, second, third])) == 1
-    assert len(reversals([first, third, second])) == 1  # the ends
-    assert reversals([first, Recorded("same", 219.0, 314.2, 279.0)]) == ()
-    assert reversals([first]) == reversals([]) == ()
+def test_order_that_only_the_recording_has_is_said():
+    """Other order without the profiler, or none -> a sentence on the pair; the same order, or walls alike -> none."""
+    long, short = (
+        Recorded("long", 218.0, (209.0, 230.0), 484.0, 433.0),
+        Recorded("short", 241.5, (235.0, 250.0), 314.2, 279.0),
+    )
+    (note,) = reversals([long, short])
+    assert note.startswith(
+        "without the profiler short is slower: long 218.0 (209.0 to 230.0) and short 241.5"
+    )
+    assert "from 484.0 to 314.2 ms is the profiler's doing" in note
+    assert reversals([short, long])[0].startswith("without the profiler long is faster")
+    (note,) = reversals([long, replace(short, range_ms=(187.0, 346.0))])
+    assert note.startswith("without the profiler their ranges overlap")
+    fast = Recorded("fast", 53.5, (52.9, 55.6), 56.1, 4.0)
+    assert [("long" in n, "short" in n) for n in reversals([long, fast, short])] == [(True, True)]  # the ends
+    assert reversals([long, fast]) == reversals([long, replace(short, wall_ms=485.0)]) == ()
+    assert reversals([long]) == reversals([]) == ()
 
 
 def test_a_broken_manifest_is_a_note_and_no_failure(tmp_path):

@@ -26,11 +26,13 @@ class Recorded:
     Attributes:
         label: the variant.
         unprofiled_ms: median step before the profiler was started, from the manifest.
+        range_ms: the shortest and the longest of those steps.
         wall_ms, idle_ms: per step, from the trace.
     """
 
     label: str
     unprofiled_ms: float
+    range_ms: tuple[float, float]
     wall_ms: float
     idle_ms: float
 
@@ -63,10 +65,11 @@ def recorded(run: Run, shares: Shares) -> Recorded | None:
     if manifest is None:
         return None
     per_step = 1e6 * rank.steps
-    size = rank.extent
+    size, timing = rank.extent, manifest.timing
     return Recorded(
-        shares.label, manifest.timing.unprofiled_step_ms, size.wall_ns / per_step, size.idle_ns / per_step
-    )
+        shares.label, timing.unprofiled_step_ms, (timing.unprofiled_min_ms, timing.unprofiled_max_ms),
+        size.wall_ns / per_step, size.idle_ns / per_step,
+    )  # fmt: skip
 
 
 def profiler_notes(runs: Sequence[Run], shares: Sequence[Shares]) -> tuple[str, ...]:
@@ -102,24 +105,28 @@ def profiler_notes(runs: Sequence[Run], shares: Sequence[Shares]) -> tuple[str, 
 
 
 def reversals(found: Sequence[Recorded]) -> tuple[str, ...]:
-    """Neighbours, and first and last, that the recording puts in the other order than the steps without the profiler.
+    """Neighbours, and first and last, that the recording orders otherwise than the steps without the profiler do.
 
     Args:
         found: variants in the order of the comparison.
 
     Returns:
-        A sentence each.
+        A sentence on each pair that the other way round, or not at all, would be the order without the profiler.
     """
     ends = [(found[0], found[-1])] if len(found) > 2 else []
-    return tuple(
-        f"without the profiler {b.label} is {'slower' if b.unprofiled_ms > a.unprofiled_ms else 'faster'} than "
-        f"{a.label} ({a.unprofiled_ms:,.1f} -> {b.unprofiled_ms:,.1f} ms a step), which the recorded wall times "
-        f"({a.wall_ms:,.1f} -> {b.wall_ms:,.1f} ms) turn round: the profiler adds to every launch"
-        for a, b in (*pairwise(found), *ends)
-        if _moved(a.unprofiled_ms, b.unprofiled_ms) * _moved(a.wall_ms, b.wall_ms) < 0
+    return tuple(text for a, b in (*pairwise(found), *ends) if (text := _reversal(a, b)))
+
+
+def _reversal(a: Recorded, b: Recorded) -> str:
+    here = (b.wall_ms > a.wall_ms * (1 + LITTLE)) - (a.wall_ms > b.wall_ms * (1 + LITTLE))
+    plain = (b.range_ms[0] > a.range_ms[1]) - (a.range_ms[0] > b.range_ms[1])
+    if here == 0 or here == plain:
+        return ""
+    both = " and ".join(
+        f"{r.label} {r.unprofiled_ms:,.1f} ({r.range_ms[0]:,.1f} to {r.range_ms[1]:,.1f})" for r in (a, b)
     )
-
-
-def _moved(before: float, after: float) -> int:
-    """-1, 0 or 1: down, as good as unchanged, up."""
-    return (after > before * (1 + LITTLE)) - (before > after * (1 + LITTLE))
+    walls = f"the recorded wall time, from {a.wall_ms:,.1f} to {b.wall_ms:,.1f} ms"
+    if plain:
+        order = f"{b.label} is {'slower' if plain > 0 else 'faster'}"
+        return f"without the profiler {order}: {both} ms a step; {walls}, says what the profiler added to launches"
+    return f"without the profiler {both} ms a step overlap, so {walls}, does not order them: the profiler adds to launches"
