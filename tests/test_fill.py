@@ -39,6 +39,22 @@ def test_two_ctas_on_132_sms() -> None:
     assert row(found, "wide")[f.UNDERFILLED_LAUNCHES] == 0
 
 
+def test_rows_are_ranked_by_the_sm_time_they_leave_empty() -> None:
+    """128 CTAs for 10 us and 2 CTAs for 1 us on 132 SMs -> the second first: 985 ns of the GPU empty against 303."""
+    found = run_of([sized("nearly", 0, 10_000, 128), sized("narrow", 20_000, 1_000, 2)]).fill()
+    assert found.table["kernel"].tolist() == ["narrow", "nearly"]
+    assert found.table[f.EMPTY_NS].tolist() == [985, 303]  # 1000 x 130/132, 10000 x 4/132
+    assert found.empty_ns == 1_288
+    assert (row(found, "nearly")[f.UNDERFILLED_NS], found.underfilled_launches) == (10_000, 2)
+
+
+def test_a_wait_for_the_launch_ahead_leaves_no_sm_empty() -> None:
+    """A launch of 66 CTAs that starts 900 ns before its predecessor ends -> only its own 100 ns count, half of them."""
+    found = run_of([sized("wide", 0, 1_000, 132), sized("half", 100, 1_000, 66)]).fill()
+    half = row(found, "half")
+    assert (half[f.TIME_NS], half[f.OWN_NS], half[f.EMPTY_NS]) == (1_000, 100, 50)
+
+
 def test_waves_and_tail() -> None:
     """2.25 waves of 16 x 132 CTAs -> the third wave is a quarter full: a quarter of the slots' time is lost."""
     capacity = 16 * 132

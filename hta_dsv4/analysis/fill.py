@@ -2,8 +2,9 @@
 
 * resident: CTAs of this kernel that one SM holds at once (:mod:`hta_dsv4.analysis.occupancy`);
 * capacity: resident x SMs. waves: CTAs / capacity. A launch of 2.1 waves runs three, the last one tenth full;
-* underfilled: fewer CTAs than SMs, so that some SMs have nothing of it to do, whatever each CTA needs. A split of its
-  work over more CTAs can win there.
+* underfilled: fewer CTAs than SMs, so that some SMs have nothing of it to do, whatever each CTA needs.
+* empty: own time (:mod:`hta_dsv4.analysis.own_time`) x the part of the SMs that an underfilled launch leaves without a
+  CTA: what a split of its work over more CTAs could win at most. 128 CTAs on 132 SMs are underfilled, and leave 3 %.
 
 CTAs, resident, capacity and waves follow from the launch and the device. The tail's *time* is modelled: it assumes that
 all CTAs of a launch take equally long. Where the trace lacks what a figure needs, the figure is missing and says why.
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from hta_dsv4.analysis.occupancy import SmLimits, device_entry, device_limits, resident_ctas
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.analysis.shares import KEYS, divide_half_even, parse_by
 from hta_dsv4.analysis.window import Window
 from hta_dsv4.trace import activities as col
@@ -50,6 +52,8 @@ UNDERFILLED_NS, UNDERFILLED_NS_PER_STEP = (
     "underfilled_ns_per_step",
 )  # of underfilled launches
 UNDERFILLED_LAUNCHES = "underfilled_launches"
+OWN_NS = "own_ns"  # own time: without waits for the launch ahead in the stream
+EMPTY_NS, EMPTY_NS_PER_STEP = "empty_ns", "empty_ns_per_step"  # own time x empty part of the SMs
 CTAS_MIN, CTAS_MEDIAN, CTAS_MAX = "ctas_min", "ctas_median", "ctas_max"  # Int64; median weighted by time
 RESIDENT_MEDIAN = "resident_median"  # Int64, weighted by time
 WAVES_MEDIAN = "waves_median"  # Float64, weighted by time
@@ -75,10 +79,12 @@ class Fill:
         sms: SMs of the devices used, smallest first; empty where the trace does not say.
         kernel_sum_ns: summed kernel durations; the rows add up to it.
         underfilled_ns, underfilled_launches: of them, launches with fewer CTAs than SMs.
+        own_ns: own time of the kernels.
+        empty_ns: own time of these x the part of the SMs that they leave empty, as time of the whole GPU.
         tail_ns: modelled time that partly empty last waves cost.
         unknown_launches: launches whose CTAs or SMs the trace does not say.
         launches: one row per launch (columns above), with the keys.
-        table: one row per key, most underfilled time first.
+        table: one row per key, most empty time first.
         notes: what is missing and why, what is assumed.
     """
 
@@ -90,6 +96,8 @@ class Fill:
     kernel_sum_ns: int
     underfilled_ns: int
     underfilled_launches: int
+    own_ns: int
+    empty_ns: int
     tail_ns: int
     unknown_launches: int
     launches: pd.DataFrame
@@ -208,6 +216,10 @@ def fill(
     launches[TAIL_NS] = tail.round().astype("int64")
     under = launches[UNDERFILLED].fillna(False).astype(bool)
     launches[UNDERFILLED_NS] = launches[TIME_NS].where(under, 0)
+    launches[OWN_NS] = pd.Series(own_ns(part.activities), index=part.activities.index).loc[launches.index]
+    # a copy has no CTAs; a kernel without grid or a GPU without SMs has no empty part that is known
+    part_empty = 1 - launches[CTAS].astype("Float64") / launches[SMS].astype("Float64")
+    launches[EMPTY_NS] = (launches[OWN_NS] * part_empty.where(under, 0.0).fillna(0.0)).round().astype("int64")
     return Fill(
         label=label,
         by=keys,
@@ -217,6 +229,8 @@ def fill(
         kernel_sum_ns=int(launches[TIME_NS].sum()),
         underfilled_ns=int(launches[UNDERFILLED_NS].sum()),
         underfilled_launches=int(under.sum()),
+        own_ns=int(launches[OWN_NS].sum()),
+        empty_ns=int(launches[EMPTY_NS].sum()),
         tail_ns=int(launches[TAIL_NS].sum()),
         unknown_launches=int(launches[UNDERFILLED].isna().sum()),
         launches=launches,
@@ -241,7 +255,8 @@ def _table(launches: pd.DataFrame, keys: tuple[str, ...], steps: int) -> pd.Data
            UNKNOWN_LAUNCHES: launches[UNDERFILLED].isna().astype("int64")}
     )  # fmt: skip
     grouped = work.groupby(list(keys), sort=False)
-    table = grouped[[TIME_NS, UNDERFILLED_NS, UNDERFILLED_LAUNCHES, TAIL_NS, UNKNOWN_LAUNCHES]].sum()
+    summed = [TIME_NS, OWN_NS, UNDERFILLED_NS, UNDERFILLED_LAUNCHES, EMPTY_NS, TAIL_NS, UNKNOWN_LAUNCHES]
+    table = grouped[summed].sum()
     table[LAUNCHES] = grouped.size()
     table[CTAS_MIN], table[CTAS_MAX] = grouped[CTAS].min(), grouped[CTAS].max()
     for column, source in ((CTAS_MEDIAN, CTAS), (RESIDENT_MEDIAN, RESIDENT), (WAVES_MEDIAN, WAVES)):
@@ -251,17 +266,18 @@ def _table(launches: pd.DataFrame, keys: tuple[str, ...], steps: int) -> pd.Data
     named = most.reset_index(LIMITED_BY)[LIMITED_BY]
     table[LIMITED_BY] = named.reindex(table.index).fillna("")
     for total, per_step in (
-        (TIME_NS, TIME_NS_PER_STEP), (UNDERFILLED_NS, UNDERFILLED_NS_PER_STEP), (TAIL_NS, TAIL_NS_PER_STEP)
+        (TIME_NS, TIME_NS_PER_STEP), (UNDERFILLED_NS, UNDERFILLED_NS_PER_STEP), (EMPTY_NS, EMPTY_NS_PER_STEP),
+        (TAIL_NS, TAIL_NS_PER_STEP),
     ):  # fmt: skip
         values = [divide_half_even(int(v), steps) if steps else pd.NA for v in table[total]]
         table[per_step] = pd.array(values, dtype="Int64")
     table[LAUNCHES_PER_STEP] = (table[LAUNCHES] / steps).astype("Float64") if steps else pd.NA
     table = table.reset_index()
-    table = table.sort_values([UNDERFILLED_NS, TIME_NS, *keys], ascending=[False, False] + [True] * len(keys))
+    table = table.sort_values([EMPTY_NS, TIME_NS, *keys], ascending=[False, False] + [True] * len(keys))
     order = [
         *keys, TIME_NS, TIME_NS_PER_STEP, LAUNCHES, LAUNCHES_PER_STEP, UNDERFILLED_NS, UNDERFILLED_NS_PER_STEP,
-        UNDERFILLED_LAUNCHES, CTAS_MIN, CTAS_MEDIAN, CTAS_MAX, RESIDENT_MEDIAN, LIMITED_BY, WAVES_MEDIAN, TAIL_NS,
-        TAIL_NS_PER_STEP, UNKNOWN_LAUNCHES,
+        UNDERFILLED_LAUNCHES, OWN_NS, EMPTY_NS, EMPTY_NS_PER_STEP, CTAS_MIN, CTAS_MEDIAN, CTAS_MAX, RESIDENT_MEDIAN,
+        LIMITED_BY, WAVES_MEDIAN, TAIL_NS, TAIL_NS_PER_STEP, UNKNOWN_LAUNCHES,
     ]  # fmt: skip
     return table[order].reset_index(drop=True)
 

@@ -13,17 +13,17 @@ from hta_dsv4.present.grid import ABSENT, Grid, per_step, steps_said, us
 
 _COLUMNS = (
     f.TIME_NS, f.TIME_NS_PER_STEP, f.LAUNCHES, f.LAUNCHES_PER_STEP, f.UNDERFILLED_NS, f.UNDERFILLED_NS_PER_STEP,
-    f.UNDERFILLED_LAUNCHES, f.CTAS_MIN, f.CTAS_MEDIAN, f.CTAS_MAX, f.RESIDENT_MEDIAN, f.LIMITED_BY, f.WAVES_MEDIAN,
-    f.TAIL_NS, f.TAIL_NS_PER_STEP, f.UNKNOWN_LAUNCHES,
+    f.UNDERFILLED_LAUNCHES, f.OWN_NS, f.EMPTY_NS, f.EMPTY_NS_PER_STEP, f.CTAS_MIN, f.CTAS_MEDIAN, f.CTAS_MAX,
+    f.RESIDENT_MEDIAN, f.LIMITED_BY, f.WAVES_MEDIAN, f.TAIL_NS, f.TAIL_NS_PER_STEP, f.UNKNOWN_LAUNCHES,
 )  # fmt: skip
 
 
 def fill_grid(found: Fill, top: int = 0) -> Grid:
-    """One row per key: its time, how much of it is underfilled, CTAs, residency, waves and the tail."""
+    """One row per key: its time, how much of it leaves SMs empty, CTAs, residency, waves and the tail."""
     per = bool(found.steps)
     unit = "/step" if per else ""
     headers = (
-        *found.by, f"us{unit}", f"n{unit}", f"underfilled us{unit}", "% of row", "CTAs", "median", "CTAs/SM",
+        *found.by, f"own us{unit}", f"n{unit}", f"empty us{unit}", "% empty", "CTAs", "median", "CTAs/SM",
         "limited by", "waves", f"tail us{unit}",
     )  # fmt: skip
     shown = len(found.table) if top <= 0 else min(top, len(found.table))
@@ -31,30 +31,32 @@ def fill_grid(found: Fill, top: int = 0) -> Grid:
     blank = ("",) * (len(found.by) - 1)
     if shown < len(found.table):
         rest = found.table.iloc[shown:]
-        time, under, tail = (int(rest[c].sum()) for c in (f.TIME_NS, f.UNDERFILLED_NS, f.TAIL_NS))
-        rows.append((f"({len(rest)} more)", *blank, *_times(found, time, int(rest[f.LAUNCHES].sum()), under), *[""] * 5,
+        time, empty, tail = (int(rest[c].sum()) for c in (f.OWN_NS, f.EMPTY_NS, f.TAIL_NS))
+        rows.append((f"({len(rest)} more)", *blank, *_times(found, time, int(rest[f.LAUNCHES].sum()), empty), *[""] * 5,
                      us(per_step(tail, found.steps))))  # fmt: skip
     total = (
         "all kernels", *blank,
-        *_times(found, found.kernel_sum_ns, len(found.launches), found.underfilled_ns), *[""] * 5,
+        *_times(found, found.own_ns, len(found.launches), found.empty_ns), *[""] * 5,
         us(per_step(found.tail_ns, found.steps)),
     )  # fmt: skip
     sms = "/".join(map(str, found.sms)) or "unknown number of"
     title = f"{found.label}: {steps_said(found.steps)}, {sms} SMs"
     notes = (
-        "underfilled: fewer CTAs than SMs. median: by time. CTAs/SM: as many fit at once, an upper bound. "
-        "tail: empty slots of the last wave, modelled with CTAs of equal length",
+        f"empty: own time x the part of the SMs without a CTA, where a launch has fewer CTAs than SMs "
+        f"({found.underfilled_launches:,} of {len(found.launches):,} launches): at most what more CTAs could win",
+        "median: by time. CTAs/SM: as many fit at once, an upper bound. tail: empty slots of the last wave, modelled "
+        "with CTAs of equal length",
         *found.notes,
     )
     return Grid(title, headers, tuple(rows), (total,), notes, left=len(found.by))
 
 
-def _times(found: Fill, time: int, launches: int, under: int) -> tuple[str, ...]:
-    share = f"{100 * under / time:.1f}" if time else ABSENT
+def _times(found: Fill, time: int, launches: int, empty: int) -> tuple[str, ...]:
+    share = f"{100 * empty / time:.1f}" if time else ABSENT
     count = launches / max(found.steps, 1)
     return (
         us(per_step(time, found.steps)), f"{count:,.0f}" if count.is_integer() else f"{count:,.2f}",
-        us(per_step(under, found.steps)), share,
+        us(per_step(empty, found.steps)), share,
     )  # fmt: skip
 
 
@@ -63,7 +65,7 @@ def _row(found: Fill, row: pd.Series[Any]) -> tuple[str, ...]:
     ctas = ABSENT if pd.isna(low) else f"{low:,}" if low == high else f"{low:,}..{high:,}"
     return (
         *(str(row[k]) for k in found.by),
-        *_times(found, int(row[f.TIME_NS]), int(row[f.LAUNCHES]), int(row[f.UNDERFILLED_NS])),
+        *_times(found, int(row[f.OWN_NS]), int(row[f.LAUNCHES]), int(row[f.EMPTY_NS])),
         ctas,
         *(ABSENT if pd.isna(v) else f"{v:,}" for v in (row[f.CTAS_MEDIAN], row[f.RESIDENT_MEDIAN])),
         row[f.LIMITED_BY] or ABSENT,
@@ -81,8 +83,8 @@ def _variant(one: Fill) -> dict[str, Any]:
     return {
         "label": one.label, "rank": one.rank, "steps": one.steps, "sms": list(one.sms),
         "kernel_sum_ns": one.kernel_sum_ns, "launches": len(one.launches), "underfilled_ns": one.underfilled_ns,
-        "underfilled_launches": one.underfilled_launches, "tail_ns": one.tail_ns, "tail_method": "modelled",
-        "unknown_launches": one.unknown_launches,
+        "underfilled_launches": one.underfilled_launches, "own_ns": one.own_ns, "empty_ns": one.empty_ns,
+        "tail_ns": one.tail_ns, "tail_method": "modelled", "unknown_launches": one.unknown_launches,
         "rows": [{c: plain(row[c]) for c in (*one.by, *_COLUMNS)} for _, row in one.table.iterrows()],
         "notes": list(one.notes),
     }  # fmt: skip
