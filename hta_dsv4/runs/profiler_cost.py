@@ -129,4 +129,4 @@ def _reversal(a: Recorded, b: Recorded) -> str:
     if plain:
         order = f"{b.label} is {'slower' if plain > 0 else 'faster'}"
         return f"without the profiler {order}: {both} ms a step; {walls}, says what the profiler added to launches"
-    return f"without the profiler {both} ms a step overlap, so {walls}, does not order them: the profiler adds to launches"
+    return f"without the profiler {both} ms a step overlap: {walls}, does not order them: it has the profiler's part"
