@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 import hta_dsv4
-from hta_dsv4.classify.rules import load_rules
+from hta_dsv4.classify.rules_file import load_rules
 
 RULES = """
 [[rule]]

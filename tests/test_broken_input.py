@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from hta_dsv4.classify.regex_cost import explosive
-from hta_dsv4.classify.rules import load_rules
+from hta_dsv4.classify.rules_file import load_rules
 from hta_dsv4.errors import HtaDsv4Error, RulesError, TraceError
 from hta_dsv4.runs.run import load
 from hta_dsv4.trace.columns import whole_numbers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hta_dsv4 import shipped
-from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
 from hta_dsv4.runs.run import Run, load
 from tests.campaign import campaign

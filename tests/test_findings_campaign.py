@@ -15,7 +15,7 @@ import pytest
 import hta_dsv4
 from hta_dsv4.analysis.change import parse_set, remove, select
 from hta_dsv4.analysis.findings import Findings
-from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.cli.findings_log import append, entry
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.findings import findings, sweeps

@@ -16,7 +16,7 @@ from hta_dsv4.analysis.excess import CAPTURES, EXACT, FEW_STEPS, NONE, STEPS, Co
 from hta_dsv4.analysis.gate import FAIL, INCONCLUSIVE, PASS, gate
 from hta_dsv4.analysis.gate_causes import with_causes
 from hta_dsv4.analysis.step_series import Capture, reduce_capture
-from hta_dsv4.classify.rules import load_rules
+from hta_dsv4.classify.rules_file import load_rules
 from hta_dsv4.errors import HtaDsv4Error
 from tests.variants import part_of, variant
 

@@ -15,9 +15,9 @@ from hta_dsv4.classify.architecture import read_activities
 from hta_dsv4.classify.graphs import from_companion
 from hta_dsv4.classify.inference import infer
 from hta_dsv4.classify.matching import BY_NAME, EXACT, UNMATCHED, match_sequences
-from hta_dsv4.classify.origin import default_origins
 from hta_dsv4.classify.origin_columns import COMPANION, MULTIPLICITY, NEIGHBOUR
-from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.classify.origins_file import default_origins
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.steps import GRAPH, PERIOD, PROFILER, find_steps

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hta_dsv4.classify.origin import default_origins, element, load_origins
+from hta_dsv4.classify.origin import element
 from hta_dsv4.classify.origin_columns import (
     COMPANION,
     FRAME,
@@ -16,7 +16,8 @@ from hta_dsv4.classify.origin_columns import (
     ORIGINS,
     SCOPE,
 )
-from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.classify.origins_file import default_origins, load_origins
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.errors import RulesError
 from hta_dsv4.runs.run import load
 from hta_dsv4.trace import activities as col

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hta_dsv4
-from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.cli import report as cli_report
 from hta_dsv4.present.perfetto import gpus, lanes
 from hta_dsv4.present.perfetto_file import perfetto_bytes

@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hta_dsv4.classify.accuracy import measure, read_names
-from hta_dsv4.classify.rules import BUCKETS, RuleSet, default_rules, engines, load_rules
+from hta_dsv4.classify.rule import BUCKETS
+from hta_dsv4.classify.rules import RuleSet
+from hta_dsv4.classify.rules_file import default_rules, engines, load_rules
 from hta_dsv4.trace import activities as col
 
 HERE = Path(__file__).parent

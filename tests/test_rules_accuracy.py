@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hta_dsv4.classify.accuracy import main, measure, read_names, render
-from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.classify.rules_file import default_rules
 
 DATA = Path(__file__).parent / "data"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hta_dsv4.classify.rules import default_rules, load_rules
+from hta_dsv4.classify.rules_file import default_rules, load_rules
 from hta_dsv4.errors import RulesError
 
 GOOD = """

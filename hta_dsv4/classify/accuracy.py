@@ -16,7 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hta_dsv4.classify.rules import BUCKETS, RuleSet, load_rules
+from hta_dsv4.classify.rule import BUCKETS
+from hta_dsv4.classify.rules import RuleSet
+from hta_dsv4.classify.rules_file import load_rules
 from hta_dsv4.errors import HtaDsv4Error, RulesError
 
 GLUE = "glue"

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4.classify.rules import RuleSet, default_rules, load_rules
+from hta_dsv4.classify.rules import RuleSet
+from hta_dsv4.classify.rules_file import default_rules, load_rules
 from hta_dsv4.cli.files import parquet_target, write_whole
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.grid import Grid

@@ -22,7 +22,8 @@ from typing import Any
 
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.shares import parse_by
-from hta_dsv4.classify.rules import RuleSet, default_rules
+from hta_dsv4.classify.rules import RuleSet
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.cluster.connect import CONNECT_S, LOCAL, connect
 from hta_dsv4.cluster.reduction import ALWAYS, Job, Reduced, ReducedRun
 from hta_dsv4.cluster.work import (

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from hta_dsv4.classify.rules import RuleSet, default_rules
+from hta_dsv4.classify.rules import RuleSet
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.cluster.reduction import Job, counted_part, reduce_trace
 from hta_dsv4.errors import HtaDsv4Error, TraceError
 

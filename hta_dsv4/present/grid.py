@@ -17,7 +17,7 @@ from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.info import Info
 from hta_dsv4.analysis.shares import RankShares, Shares, divide_half_even
-from hta_dsv4.classify.rules import Explanation
+from hta_dsv4.classify.results import Explanation
 
 ABSENT = "-"
 

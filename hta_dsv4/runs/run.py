@@ -40,8 +40,10 @@ from hta_dsv4.analysis.window import Window, window
 from hta_dsv4.classify.architecture import Reading, read_activities
 from hta_dsv4.classify.graphs import Fit, from_companion
 from hta_dsv4.classify.inference import infer
-from hta_dsv4.classify.origin import OriginRules, default_origins
-from hta_dsv4.classify.rules import RuleSet, default_rules
+from hta_dsv4.classify.origin import OriginRules
+from hta_dsv4.classify.origins_file import default_origins
+from hta_dsv4.classify.rules import RuleSet
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
 from hta_dsv4.shipped import label_of, presentable

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from hta_dsv4.classify.rules import default_rules
+from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import cache, cache_folder
