@@ -448,6 +448,40 @@ def test_the_command_says_where_and_clears(home, tmp_path):
     assert cli("cache", "--where", "--clear").returncode == 2
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_file_where_the_cache_belongs_is_told(tmp_path, monkeypatch, inside):
+    """HTA_DSV4_CACHE names a file, or a folder inside one -> cache ends with 2; traces are read, with one line."""
+    trace, file = put(tmp_path / "x.json", baseline().text()), put(tmp_path / "file", "mine")
+    monkeypatch.setenv(cache_folder.VARIABLE, str(file / "x" if inside else file))
+    for words in ([], ["--where"], ["--clear"]):
+        done = cli("cache", *words)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert f"{file} is a file, so no trace is kept" in done.stderr
+    done = cli("shares", str(trace))
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert f"{file} is a file" in done.stderr
+    assert cli("explain", "gemm").stderr == ""
+    assert file.read_text() == "mine"
+
+
+def test_a_folder_that_cannot_be_written_is_told(home, tmp_path, monkeypatch):
+    """No right to write -> the traces there are counted, and that nothing new is kept is said; reading goes on."""
+    trace = put(tmp_path / "x.json", baseline().text())
+    read_trace(trace)
+    monkeypatch.setattr(cache_folder.os, "access", lambda *_: False)  # as root everything may be written
+    assert "1 trace, " in (said := cli("cache").stdout)
+    assert "nothing new is kept" in said
+    done = cli("shares", str(trace))
+    assert (done.returncode, "cannot be written" in done.stderr) == (0, True)
+
+
+def test_a_relative_folder_is_the_current_ones(tmp_path, monkeypatch):
+    """HTA_DSV4_CACHE without a root -> below the current folder, and shown whole."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(cache_folder.VARIABLE, "kept")
+    assert cli("cache", "--where").stdout == f"{tmp_path / 'kept'}\n"
+
+
 def test_no_cache_may_stand_anywhere(home, tmp_path, monkeypatch):
     """--no-cache before or after the command's name -> nothing kept; after ``--`` it is a name."""
     path = put(tmp_path / "x.json", baseline().text())

@@ -8,8 +8,11 @@ from typing import Annotated
 
 import typer
 
+from hta_dsv4.cli.exit import say
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import cache_folder as store
+
+_READ_NONE = ("cache", "capture", "explain")
 
 NoCache = Annotated[
     bool,
@@ -24,6 +27,17 @@ def leave_cache(wanted: bool) -> None:
     """Switch the cache off for this process, as ``HTA_DSV4_CACHE=off`` does."""
     if wanted:
         os.environ[store.VARIABLE] = "off"
+
+
+def say_unusable(command: str | None) -> None:
+    """One line on stderr where ``HTA_DSV4_CACHE`` names what is no folder or may not be written: nothing is kept then.
+
+    Args:
+        command: the one that is run; those that read no trace say nothing of it.
+    """
+    named, folder = os.environ.get(store.VARIABLE, "").strip(), store.folder()
+    if named and folder is not None and command not in _READ_NONE and (why := store.fault(folder)):
+        say(f"{store.VARIABLE}={named}: {why}, so no trace is kept; name a folder, or off")
 
 
 def no_cache_first(args: Sequence[str]) -> list[str]:
@@ -53,6 +67,11 @@ def cache(
             if named
             else f"no home folder to keep traces in; name a folder with {store.VARIABLE}"
         )
+    why = store.fault(folder)
+    if why and not folder.is_dir():
+        raise HtaDsv4Error(
+            f"{folder}: {why}, so no trace is kept; name a folder with {store.VARIABLE}, or off"
+        )
     if where:
         print(folder)
     elif clear:
@@ -66,7 +85,8 @@ def cache(
     else:
         now = store.usage(folder)
         limit = store.limit_bytes() / 1e9
-        print(f"{folder}: {_traces(now.entries)}, {now.bytes / 1e6:.1f} MB of {limit:g} GB")
+        closed = "; it cannot be written, so nothing new is kept" if why else ""
+        print(f"{folder}: {_traces(now.entries)}, {now.bytes / 1e6:.1f} MB of {limit:g} GB{closed}")
 
 
 def _traces(n: int) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4.cli.cache import NoCache, cache, leave_cache, no_cache_first
+from hta_dsv4.cli.cache import NoCache, cache, leave_cache, no_cache_first, say_unusable
 from hta_dsv4.cli.capture import capture
 from hta_dsv4.cli.diff import diff
 from hta_dsv4.cli.exit import run_and_exit
@@ -24,6 +24,7 @@ from hta_dsv4.cli.scaling import scaling
 from hta_dsv4.cli.shares import shares
 from hta_dsv4.cli.speed import roofline, whatif
 from hta_dsv4.cli.sweep import sweep
+from hta_dsv4.cli.words import refuse_empty
 
 app = typer.Typer(
     name="hta-dsv4",
@@ -44,6 +45,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
@@ -51,6 +53,7 @@ def options(
 ) -> None:
     """What may stand before a command."""
     leave_cache(no_cache)
+    say_unusable(context.invoked_subcommand)
 
 
 for command in (  # in the order of --help
@@ -67,4 +70,10 @@ def main(args: Sequence[str] | None = None) -> None:
         args: the words after the command's name; by default the process's own.
     """
     words = no_cache_first(sys.argv[1:] if args is None else args)
-    run_and_exit(lambda: app(words, standalone_mode=False, prog_name="hta-dsv4"))
+
+    def run() -> int | None:
+        refuse_empty(words)
+        code: int | None = app(words, standalone_mode=False, prog_name="hta-dsv4")
+        return code
+
+    run_and_exit(run)

@@ -28,17 +28,40 @@ _ENTRY, _RECORD = re.compile(r"\d+-[0-9a-f]{40}-[0-9a-f]{16}"), re.compile(r"[0-
 
 
 def folder() -> Path | None:
-    """The cache's folder: ``HTA_DSV4_CACHE``, else ``hta_dsv4`` in the user's cache folder; ``None`` where off."""
+    """The cache's folder, absolute: ``HTA_DSV4_CACHE``, else ``hta_dsv4`` in the user's cache folder.
+
+    Returns:
+        The folder, whether it can be used (:func:`fault`) or not; ``None`` where the cache is off.
+    """
     named = os.environ.get(VARIABLE, "").strip()
     if named.lower() in ("off", "0", "no", "none"):
         return None
     try:
         if named:
-            return Path(named).expanduser()
+            return Path(named).expanduser().absolute()
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
         return (base if base.is_absolute() else Path.home() / ".cache") / "hta_dsv4"
     except RuntimeError:  # no home
         return None
+
+
+def fault(where: Path) -> str:
+    """Why nothing can be kept in a folder, as far as can be seen without writing; empty where it can.
+
+    Args:
+        where: the folder, which need not exist.
+    """
+    try:
+        there = next(p for p in (where, *where.parents) if p.exists())
+        if not there.is_dir():
+            return f"{there} is a file" if there.is_file() else f"{there} is no folder"
+        if not os.access(there, os.W_OK | os.X_OK):
+            return f"{there} cannot be written"
+    except PermissionError:
+        return f"{where} cannot be looked at"
+    except (OSError, ValueError, StopIteration):
+        return "no folder can have such a name"
+    return ""
 
 
 def limit_bytes() -> int:
