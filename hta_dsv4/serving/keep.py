@@ -8,7 +8,6 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -174,7 +173,7 @@ def _manifest(
 
 
 def _timing(trace: Trace, concurrency: int, measured: Measured) -> Timing:
-    plain = median(measured.step_ms)
+    plain = measured.plain_ms
     profiled = profiled_step_ms(trace)
     acts, steps = trace.activities, find_steps(trace)
     counted = steps.of_activity.isin(steps.counted.index).to_numpy()

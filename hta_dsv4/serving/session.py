@@ -6,6 +6,7 @@ event loop and leaves nothing behind on the server, however it ends. Then, with 
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from hta_dsv4.serving.client import ServerError, ServerUrl, open_client
 from hta_dsv4.serving.collect import FILES_S, Collected, check_folder, collect, problem, snapshot
 from hta_dsv4.serving.engines import AUTO, Served, detect
 from hta_dsv4.serving.interrupts import Interrupts, run_interruptibly
-from hta_dsv4.serving.keep import Naming, keep
+from hta_dsv4.serving.keep import Naming, keep, profiled_step_ms
 from hta_dsv4.serving.load import Target, running
 from hta_dsv4.serving.profilers import PROFILERS, STOP_S, Window, profiling
 from hta_dsv4.serving.timing import Load
@@ -171,6 +172,7 @@ async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None
             recorded.notes += await scheduler_agrees(client, served.engine, under_way, say)
             measured, notes = await baseline(under_way, options.warmup, options.baseline, options.window_s)
             recorded.notes += notes
+            say(measured.said)
             say(f"recording {options.steps} steps")
             async with profiling(profiler, window, say, options.stop_s):
                 recorded.recording = True
@@ -228,6 +230,9 @@ def _keep(options: ServerCapture, recorded: _Recorded, say: Say) -> ServerCaptur
         )
     naming = _naming(options, recorded.served)
     kept = keep(found, naming, recorded.served, recorded.load, recorded.measured, notes)
+    slowed = profiled_step_ms(found.ranks[0].trace) / recorded.measured.plain_ms - 1
+    if math.isfinite(slowed):
+        say(f"a recorded step takes {100 * slowed:+.1f} % of that more: what the profiler adds")
     return ServerCaptured(
         naming.label, kept, found, recorded.interrupted, problem(found, options.trace_dir), notes
     )

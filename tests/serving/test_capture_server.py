@@ -78,6 +78,10 @@ def test_capture_decode_steps(folder: Path, engine: str) -> None:
     manifest = manifest_for(trace)
     assert manifest is not None
     assert (manifest.variant, manifest.concurrency, manifest.steps) == ("as served", 6, 4)
+    plain = manifest.timing.unprofiled_step_ms
+    assert f"a step takes {plain:,.3f} ms without the profiler" in done.stderr
+    assert f"{manifest.timing.tokens_per_s:,.0f} tokens/s of 6 requests" in done.stderr
+    assert f"{100 * manifest.timing.profiler_overhead:+.1f} % of that more" in done.stderr
     assert manifest.workload["engine"] == engine
     assert 1.5 < manifest.timing.unprofiled_step_ms < 500  # the server's steps take 2 ms and more
     assert manifest.timing.activities == 3
