@@ -24,7 +24,8 @@ from hta_dsv4.cli.serving import (
     refuse_mixed,
 )
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.present import grid, machine
+from hta_dsv4.present import machine
+from hta_dsv4.present.shares_grid import shares_grid
 from hta_dsv4.runs import run as run_module
 from hta_dsv4.shipped import traces
 
@@ -158,7 +159,7 @@ def _print_shares(path: Path, variant: str, device: str, chosen: Output) -> None
         chosen,
         lambda: machine.dumps("shares", machine.shares_body(shares)),
         lambda: machine.shares_rows(shares),
-        lambda: [grid.shares_grid(s) for s in shares],
+        lambda: [shares_grid(s) for s in shares],
         full=False,
     )
 

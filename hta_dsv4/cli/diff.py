@@ -25,10 +25,11 @@ from hta_dsv4.cli.options import (
 )  # fmt: skip
 from hta_dsv4.cluster.choice import AUTO
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.present import grid, machine
+from hta_dsv4.present import machine
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.diff_json import explanation_body
 from hta_dsv4.present.launch_grid import launch_bodies
+from hta_dsv4.present.shares_grid import comparison_grid
 from hta_dsv4.runs import comparing
 from hta_dsv4.runs.launching import launch_changes
 from hta_dsv4.runs.profiler_cost import profiler_notes
@@ -83,6 +84,6 @@ def diff(
             },
         ),
         lambda: machine.comparison_rows(comparison),
-        lambda: [grid.comparison_grid(comparison, top), *explanation_grids(explained, top, full, launches)],
+        lambda: [comparison_grid(comparison, top), *explanation_grids(explained, top, full, launches)],
         full,
     )

@@ -9,7 +9,8 @@ import typer
 
 from hta_dsv4.cli.options import AsCsv, AsJson, AsMd, AsParquet, Full, RulesFile, form, rule_set, write
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.present import grid, machine
+from hta_dsv4.present import machine
+from hta_dsv4.present.explain_grid import explain_grid
 
 
 def explain(
@@ -39,7 +40,7 @@ def explain(
         chosen,
         lambda: machine.explain_lines(found),
         lambda: machine.explain_rows(found),
-        lambda: [grid.explain_grid(found)],
+        lambda: [explain_grid(found)],
         full,
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hta_dsv4.cli.options import AsCsv, AsJson, AsMd, AsParquet, Full, Inputs, Salvage, form, load_runs, write
-from hta_dsv4.present import grid, machine
+from hta_dsv4.present import machine
+from hta_dsv4.present.info_grid import info_grids
 
 
 def info(
@@ -25,6 +26,6 @@ def info(
         chosen,
         lambda: machine.dumps("info", machine.info_body(infos)),
         lambda: machine.info_rows(infos),
-        lambda: [g for i in infos for g in grid.info_grids(i)],
+        lambda: [g for i in infos for g in info_grids(i)],
         full,
     )

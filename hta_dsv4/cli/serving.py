@@ -12,7 +12,8 @@ import typer
 
 from hta_dsv4.cli.options import form, write
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.present import grid, machine
+from hta_dsv4.present import machine
+from hta_dsv4.present.shares_grid import shares_grid
 from hta_dsv4.present.text import printable
 from hta_dsv4.runs import run as run_module
 
@@ -199,6 +200,6 @@ def _print_shares(path: Path, label: str, as_json: bool) -> None:
         form(as_json),
         document,
         lambda: machine.shares_rows(shares),
-        lambda: [grid.shares_grid(s) for s in shares],
+        lambda: [shares_grid(s) for s in shares],
         full=False,
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
+
+import typer
 
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.cli.cluster import ClusterOption, runs_from
@@ -11,7 +14,6 @@ from hta_dsv4.cli.options import (
     AsJson,
     AsMd,
     AsParquet,
-    By,
     Companions,
     Frames,
     Full,
@@ -23,14 +25,24 @@ from hta_dsv4.cli.options import (
     write,
 )  # fmt: skip
 from hta_dsv4.cluster.choice import AUTO
-from hta_dsv4.present import grid, machine
+from hta_dsv4.present import machine
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
+from hta_dsv4.present.grid import Grid
+from hta_dsv4.present.shares_grid import shares_grid
 from hta_dsv4.runs.profiler_cost import profiler_notes
+
+
+ShareBy = Annotated[
+    str,
+    typer.Option(
+        "--by", help="What a row is: bucket, role, origin, kernel, step, layer, scope; several with commas."
+    ),
+]
 
 
 def shares(
     traces: Inputs,
-    by: By = "bucket",
+    by: ShareBy = "bucket",
     top: Top = 25,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -43,7 +55,7 @@ def shares(
     frames: Frames = False,
     cluster: ClusterOption = AUTO,
 ) -> None:
-    """Where the GPU time goes: time per step, share and launches of each bucket, role, origin or kernel.
+    """Where the GPU time goes: time per step, share and launches of each bucket, role, origin, kernel, step or layer.
 
     With two keys (--by bucket,origin) a cross table follows: what of the glue which part of the model asked for.
 
@@ -64,6 +76,6 @@ def shares(
     )
 
 
-def _share_grids(shares: Shares, top: int) -> list[grid.Grid]:
+def _share_grids(shares: Shares, top: int) -> list[Grid]:
     """The table, and the cross table where there are two keys."""
-    return [grid.shares_grid(shares, top)] + ([cross_grid(shares)] if can_cross(shares) else [])
+    return [shares_grid(shares, top)] + ([cross_grid(shares)] if can_cross(shares) else [])

@@ -26,11 +26,13 @@ from hta_dsv4.present.cross_grid import can_cross, cross_grid
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.fill_grid import fill_grid
 from hta_dsv4.present.findings_grid import finding_grids, findings_grid
-from hta_dsv4.present.grid import Grid, comparison_grid, info_grids, shares_grid
+from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.html import environment, grid_html
 from hta_dsv4.present.idle_grid import idle_grid
+from hta_dsv4.present.info_grid import info_grids
 from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.present.scaling_grid import scaling_grid
+from hta_dsv4.present.shares_grid import comparison_grid, shares_grid
 from hta_dsv4.present.text import markdown
 from hta_dsv4.present.throughput_grid import throughput_grids
 from hta_dsv4.present.whatif_grid import whatif_grids

@@ -24,10 +24,11 @@ from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.diff_words import shared_notes
 from hta_dsv4.present.falls import in_words
 from hta_dsv4.present.findings_grid import finding_grids, findings_grid, title
-from hta_dsv4.present.grid import Grid, comparison_grid, shares_grid
+from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.idle_grid import idle_grid
 from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.present.scaling_grid import scaling_grid
+from hta_dsv4.present.shares_grid import comparison_grid, shares_grid
 from hta_dsv4.runs import comparing
 from hta_dsv4.runs.run import Run
 

@@ -1,0 +1,163 @@
+"""Share tables as grids: one variant, its ranks, or variants side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from hta_dsv4.analysis import compare as cmp
+from hta_dsv4.analysis import shares as sh
+from hta_dsv4.analysis.compare import Comparison
+from hta_dsv4.analysis.shares import RankShares, Shares
+from hta_dsv4.present.grid import ABSENT, Grid, count, per_step, percent, shown_of, signed_us, steps_said, us
+
+_EXTENT = (
+    ("sum", "summed durations"),
+    ("busy", "union of intervals"),
+    ("overlap", "sum - busy"),
+    ("wall", "first start to last end"),
+    ("idle", "wall - busy"),
+)
+
+
+def _extent_values(rank: RankShares) -> dict[str, int]:
+    e = rank.extent
+    return {"sum": e.sum_ns, "busy": e.busy_ns, "overlap": e.overlap_ns, "wall": e.wall_ns, "idle": e.idle_ns}
+
+
+def shares_grid(shares: Shares, top: int = 0) -> Grid:
+    """One variant's share table; with several ranks, one time column per rank and their median."""
+    if len(shares.ranks) > 1:
+        return _ranks_grid(shares, top)
+    rank = shares.median_rank
+    keys, unit = list(shares.by), "us/step" if rank.steps else "us"
+    time, launches = (sh.TIME_NS_PER_STEP, sh.LAUNCHES_PER_STEP) if rank.steps else (sh.TIME_NS, sh.LAUNCHES)
+    table, shown = rank.table, shown_of(top, len(rank.table))
+    rows = [
+        (
+            *(str(row[k]) for k in keys),
+            us(row[time]),
+            percent(row[sh.SHARE]),
+            count(row[launches]),
+            us(float(row[sh.MEAN_NS])),
+            us(float(row[sh.MEDIAN_NS])),
+        )
+        for _, row in table.head(shown).iterrows()
+    ]
+    if shown < len(table):
+        rest = table.iloc[shown:]
+        ns = int(rest[sh.TIME_NS].sum())
+        launched = rest[sh.LAUNCHES].sum() / max(rank.steps, 1)
+        label = f"({len(rest)} more)"
+        rows.append(
+            (
+                label,
+                *[""] * (len(keys) - 1),
+                us(per_step(ns, rank.steps)),
+                percent(rest[sh.SHARE].sum()),
+                count(launched),
+                "",
+                "",
+            )
+        )
+    footer = [
+        (f"{name}: {what}", *[""] * (len(keys) - 1), *_extent_cells(rank, name), "", "")
+        for name, what in _EXTENT
+    ]
+    steps = steps_said(rank.steps) if rank.steps else "no steps: totals of the trace"
+    headers = (*keys, unit, "% of sum", "launches" + ("/step" if rank.steps else ""), "mean us", "median us")
+    return Grid(f"{shares.label}: {steps}", headers, tuple(rows), tuple(footer), shares.notes, left=len(keys))
+
+
+def _ranks_grid(shares: Shares, top: int) -> Grid:
+    keys = list(shares.by)
+    time = sh.TIME_NS_PER_STEP if all(r.steps for r in shares.ranks) else sh.TIME_NS
+    wide = pd.concat({r.rank: r.table.set_index(keys)[time] for r in shares.ranks}, axis=1)
+    median = pd.Series(sh.rank_median(wide.fillna(0).to_numpy(dtype=np.int64).T), wide.index)
+    order = median.sort_values(ascending=False, kind="stable").index[: shown_of(top, len(median))]
+    rows = [
+        (
+            *(str(x) for x in (key if isinstance(key, tuple) else (key,))),
+            *(us(v) for v in wide.loc[key]),
+            us(int(median[key])),
+        )
+        for key in order
+    ]
+    blank = [""] * (len(keys) - 1)
+    footer = []
+    for name, what in _EXTENT:
+        per_rank = [
+            per_step(_extent_values(r)[name], r.steps if time == sh.TIME_NS_PER_STEP else 0)
+            for r in shares.ranks
+        ]
+        footer.append(
+            (f"{name}: {what}", *blank, *(us(v) for v in per_rank), us(int(sh.rank_median(per_rank))))
+        )
+    unit = "us/step" if time == sh.TIME_NS_PER_STEP else "us"
+    headers = (*keys, *(f"rank {r.rank} {unit}" for r in shares.ranks), "median")
+    title = f"{shares.label}: {len(shares.ranks)} ranks, never summed; rank {shares.median_rank.rank} is the median"
+    return Grid(title, headers, tuple(rows), tuple(footer), shares.notes, left=len(keys))
+
+
+def comparison_grid(comparison: Comparison, top: int = 0) -> Grid:
+    """Variants side by side: time per step, share, launches, and the change against the first."""
+    variants, keys = comparison.variants, list(comparison.by)
+    steps = {v.label: v.median_rank.steps for v in variants}
+    table = comparison.table
+    shown = shown_of(top, len(table))
+    headers = list(keys)
+    for i, v in enumerate(variants):
+        headers += [
+            f"{v.label} {'us/step' if steps[v.label] else 'us'}",
+            "%",
+            "n/step" if steps[v.label] else "n",
+        ]
+        headers += ["delta us"] if i else []
+
+    def cells(row: pd.Series[float]) -> list[str]:
+        out = []
+        for i, v in enumerate(variants):
+            per = bool(steps[v.label])
+            out += [
+                us(row[v.label, sh.TIME_NS_PER_STEP if per else sh.TIME_NS]),
+                percent(row[v.label, sh.SHARE]),
+                count(row[v.label, sh.LAUNCHES_PER_STEP if per else sh.LAUNCHES]),
+            ]
+            out += [signed_us(row[v.label, cmp.DELTA_NS_PER_STEP])] if i else []
+        return out
+
+    rows = []
+    for key, row in table.head(shown).iterrows():
+        rows.append((*(str(x) for x in (key if isinstance(key, tuple) else (key,))), *cells(row)))
+    if shown < len(table):
+        rest = table.iloc[shown:].sum(numeric_only=False, min_count=1)
+        rows.append((f"({len(table) - shown} more)", *[""] * (len(keys) - 1), *cells(rest)))
+    footer = [
+        (f"{name}: {what}", *[""] * (len(keys) - 1), *_extent_changes(variants, name))
+        for name, what in _EXTENT
+    ]
+    title = " | ".join(f"{v.label}: {steps_said(steps[v.label])}" for v in variants)
+    return Grid(title, tuple(headers), tuple(rows), tuple(footer), comparison.notes, left=len(keys))
+
+
+def _extent_cells(rank: RankShares, name: str) -> list[str]:
+    """Time per step, percent of the sum, and (for the sum alone) launches."""
+    values = _extent_values(rank)
+    part = percent(values[name] / values["sum"]) if values["sum"] else ABSENT
+    launches = count(rank.extent.launches / max(rank.steps, 1)) if name == "sum" else ""
+    return [us(per_step(values[name], rank.steps)), part, launches]
+
+
+def _extent_changes(variants: Sequence[Shares], name: str) -> list[str]:
+    base = variants[0].median_rank
+    out = _extent_cells(base, name)
+    for v in variants[1:]:
+        rank = v.median_rank
+        change = None
+        if rank.steps and base.steps:
+            now, before = _extent_values(rank)[name], _extent_values(base)[name]
+            change = per_step(now, rank.steps) - per_step(before, base.steps)
+        out += [*_extent_cells(rank, name), signed_us(change)]
+    return out
