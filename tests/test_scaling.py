@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hta_dsv4.analysis.scaling import Point, expectation, scaling
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.present.scaling_grid import scaling_grid
 
 CONTEXTS = (8_192, 65_536, 262_144, 1_048_576)
 
@@ -136,3 +138,69 @@ def test_what_cannot_be_fitted_is_one_clear_line(made, says):
     """One value, a value of 0, no steps, nothing -> an error naming the remedy."""
     with pytest.raises(HtaDsv4Error, match=says):
         scaling(made, "max_context", "origin")
+
+
+def test_growth_shows_in_a_line_where_a_power_law_fits_badly():
+    """Three contexts, 22 ms and 217 ns a token -> power not determined, slope is: flagged."""
+    found = scaling(
+        points({"glue": lambda x: 2.2e7 + 217 * x, "moe": lambda x: 4e7}, steps=2), "max_context", "bucket"
+    )
+    three = scaling(
+        points({"glue": lambda x: 2.2e7 + 217 * x, "moe": lambda x: 4e7}, (8_192, 65_536, 1_048_576), 2), "max_context",
+        "bucket",
+    )  # fmt: skip
+    for made in (found, three):
+        assert [r.name for r in made.flagged] == ["glue"]
+    (glue,) = three.flagged
+    assert glue.determined is False
+    assert glue.slope_interval[0] > 0
+    cells = next(r for r in scaling_grid(three).rows if r[0] == "glue")
+    assert "not determined" in cells
+    assert "217 us" in cells
+
+
+def test_a_power_that_may_be_nothing_is_not_a_finding():
+    """Three values that go up and down by a tenth of the step -> not determined, said so, and no flag."""
+    times = {1: 1.0e7, 2: 1.6e7, 4: 1.2e7}
+    found = scaling(
+        points({"odd": lambda x: times[x], "moe": lambda x: 4e7}, (1, 2, 4), 2), "layers", "bucket"
+    )
+    odd = next(r for r in found.rows if r.name == "odd")
+    assert odd.determined is False
+    assert not found.flagged
+    assert any(n.startswith("odd: more than 2 % of the step apart") for n in found.notes)
+    constant = next(r for r in found.rows if r.name == "moe")
+    assert constant.determined
+
+
+def with_plain(made: list[Point], ms: dict[float, float]) -> list[Point]:
+    return [replace(p, unprofiled_ns=ms[p.x] * 1e6) for p in made]
+
+
+def test_what_a_request_costs_is_said():
+    """36 ms and 10.4 ms C, 9.4 of it the indexer -> said, with its ceiling; the unprofiled line too."""
+    made = points(
+        {"indexer": lambda x: 3e6 + 9.4e6 * x, "moe": lambda x: 3.3e7 + 1e6 * x}, (1, 16, 32, 64), 2
+    )
+    found = scaling(made, "concurrency", "origin")
+    assert found.requests.per_request_ns == pytest.approx(10.4e6)
+    assert found.requests.parts[0] == ("indexer", pytest.approx(9.4e6))
+    assert found.requests.ceiling.tokens_per_s == pytest.approx(1e9 / 10.4e6)
+    said = " ".join(scaling_grid(found).notes)
+    assert "GPU time: 36.0 ms a step and 10.4 ms per request, of it 9.40 ms indexer, 1.00 ms moe" in said
+    assert "ceiling 96.2 tok/s" in said
+    assert "steps without the profiler are not known" in said
+    line = scaling(with_plain(made, {1: 50, 16: 200, 32: 360, 64: 680}), "concurrency", "origin")
+    assert "steps without the profiler: 40.0 ms and 10.0 ms per request: ceiling 100 tok/s" in " ".join(
+        scaling_grid(line).notes
+    )
+    late = scaling(with_plain(made, {1: 500, 16: 505, 32: 500, 64: 700}), "concurrency", "origin")
+    assert not late.requests.straight
+    assert "the GPU time's ceiling is the one to be believed" in " ".join(scaling_grid(late).notes)
+
+
+def test_only_concurrency_has_a_cost_of_requests():
+    """The static maximum, or half a request -> none."""
+    rows = {"moe": lambda x: 1e6 * x}
+    assert scaling(points(rows), "max_context", "origin").requests is None
+    assert scaling(points(rows, (0.5, 1, 2)), "concurrency", "origin").requests is None

@@ -8,7 +8,8 @@ Two forms are fitted to each row (a bucket, role or origin) and to the whole ste
 
 Intervals are Student's t from the scatter of the points around the fit, which needs three different values of the
 parameter. With two the fits pass through both points; the interval of the power then comes from the steps within the
-captures, and says nothing about curvature.
+captures, and says nothing about curvature. A power whose interval reaches from 0 far enough is not determined, and is
+shown as that.
 
 Expectations are data (``expectations.toml``): a row that grows with a power beyond the largest one its algorithm needs
 is flagged, when the growth is certain and large enough to matter.
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from hta_dsv4.analysis.bootstrap import block_length, resample, t_quantile
+from hta_dsv4.analysis.request_cost import RequestCost, request_cost
 from hta_dsv4.analysis.stats import LEVEL, MIN_STEPS
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace.toml_text import from_toml
@@ -44,12 +46,14 @@ class Point:
     Attributes:
         label: the capture's name.
         x: the parameter's value, > 0.
-        steps: row -> ns of each step, int64 [steps]; a row that is missing took no time.
+        steps: row -> own time of each step, ns, int64 [steps]; a row that is missing took no time.
+        unprofiled_ns: a step without the profiler, where a manifest says it.
     """
 
     label: str
     x: float
     steps: dict[str, np.ndarray]
+    unprofiled_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,14 @@ class Fit:
     expected: Expectation | None
     flagged: bool
 
+    @property
+    def determined(self) -> bool | None:
+        """Whether the power says more than that it may be 0; ``None`` where there is no power, or no interval."""
+        if self.power is None or self.power_interval is None:
+            return None
+        low, high = self.power_interval
+        return not low <= 0 <= high or high - low <= 2 * SLACK
+
 
 @dataclass(frozen=True)
 class Scaling:
@@ -112,6 +124,7 @@ class Scaling:
         total: the whole step.
         rows: one per bucket, role or origin, largest growth first; they add up to the total.
         notes: what makes the answer weaker than it looks.
+        requests: what a request costs; ``None`` where the parameter is not the concurrency.
     """
 
     parameter: str
@@ -119,6 +132,7 @@ class Scaling:
     total: Fit
     rows: tuple[Fit, ...]
     notes: tuple[str, ...] = ()
+    requests: RequestCost | None = None
 
     @property
     def flagged(self) -> tuple[Fit, ...]:
@@ -189,8 +203,18 @@ def scaling(points: Sequence[Point], parameter: str, by: str, *, seed: int = 0) 
         notes.append("one capture per value: how much a repeated capture would differ is unknown")
     if not any(e["parameter"] == parameter for e in _expectations()):
         notes.append(f"nothing is expected of {parameter}, so no row can be flagged")
+    open_ = [
+        f.name for f in fits if f.determined is False and abs(f.growing_share) >= MATERIAL and not f.flagged
+    ]
+    if open_:
+        notes.append(
+            f"{', '.join(open_)}: more than {100 * MATERIAL:.0f} % of the step apart, but the interval of the power "
+            "holds 0 and more: whether it grows is not determined; give more values"
+        )
     rows = sorted(fits, key=lambda f: (-f.growing_ns, f.name))
-    return Scaling(parameter, by, total, tuple(rows), tuple(notes))
+    return Scaling(
+        parameter, by, total, tuple(rows), tuple(notes), request_cost(parameter, ordered, total, fits)
+    )
 
 
 def _of(point: Point, name: str) -> np.ndarray:
@@ -235,6 +259,8 @@ def _fit(
         lows = [i[0] for i in (interval, within) if i is not None]
         if power is None:
             flagged = expected.power == 0  # it came out of nothing
+        elif expected.power == 0 and slope_half is not None and slope - slope_half > 0:
+            flagged = True  # a line tells growth from none where a fixed part makes a power law fit badly
         else:
             flagged = power > expected.power + SLACK and (not lows or max(lows) > expected.power)
     return Fit(

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from hta_dsv4.analysis.request_cost import CONCURRENCY, RequestCost
 from hta_dsv4.analysis.scaling import TOTAL, Fit, Scaling
+from hta_dsv4.analysis.step_line import Ceiling
 from hta_dsv4.present.grid import ABSENT, Grid, us
+from hta_dsv4.present.modelled import about
+
+UNITS = {
+    CONCURRENCY: ("request", 1.0),
+    "context": ("1,000 tokens", 1e3),
+    "max_context": ("1,000 tokens", 1e3),
+    "layers": ("layer", 1.0),
+}
+"""Parameter -> what slopes are per, and how many units that is."""
+_SAID = 0.05
+"""Part of a request's cost from which a row is named."""
 
 
 def scaling_grid(found: Scaling, top: int = 0) -> Grid:
     """One row per bucket, role or origin: time at each value, the power with its interval, the slope, and the flag."""
     shown = len(found.rows) if top <= 0 else min(top, len(found.rows))
     values = found.total.x
+    unit, scale = UNITS.get(found.parameter, (found.parameter, 1.0))
+    names = [f"{found.parameter} = {_value(x)}" for x in values]
     headers = (
-        found.by, *(f"{_value(x)} us/step" for x in values), "power", "interval", "R2", f"ns per {found.parameter}",
-        "growth, % of step", "",
+        found.by, *names, "power", "interval", "R2", f"slope per {unit}", "growth, % of step", "",
     )  # fmt: skip
-    rows = [_row(f) for f in found.rows[:shown]]
+    rows = [_row(f, scale) for f in found.rows[:shown]]
     if shown < len(found.rows):
         rest = found.rows[shown:]
         times = [us(sum(f.mean_ns[i] for f in rest)) for i in range(len(values))]
@@ -29,30 +43,86 @@ def scaling_grid(found: Scaling, top: int = 0) -> Grid:
         if f.expected is not None
     ]
     if not flags and not any("nothing is expected" in n for n in found.notes):
-        flags = [f"nothing grows with {found.parameter} that should not"]
-    title = f"time per step over {found.parameter}, {len(values)} values"
-    return Grid(title, headers, tuple(rows), (_row(found.total),), (*flags, *found.notes), left=1)
+        flags = [f"nothing is shown to grow with {found.parameter} that should not"]
+    title = f"own time per step, us, over {found.parameter}, {len(values)} values"
+    said = [] if found.requests is None else request_sentences(found.requests, found.by)
+    return Grid(
+        title, headers, tuple(rows), (_row(found.total, scale),), (*flags, *said, *found.notes), left=1
+    )
+
+
+def request_sentences(cost: RequestCost, by: str) -> list[str]:
+    """What a request costs, of what, and the ceiling; then the same of the step without the profiler.
+
+    Args:
+        cost: over concurrency.
+        by: what its parts are.
+    """
+    b = cost.per_request_ns
+    parts = [f"{_time(ns)} {name}" for name, ns in cost.parts if b > 0 and ns >= _SAID * b]
+    of = f", of it {', '.join(parts)}" if parts else ""
+    out = [
+        f"GPU time: {_time(cost.fixed_ns)} a step and {_time(b)} per request{of}; a step gives each request a token: "
+        f"{_ceiling(cost.ceiling)}"
+    ]
+    line = cost.unprofiled
+    if line is None:
+        out.append(
+            "steps without the profiler are not known of all captures: throughput cannot be above this, and the host "
+            "may keep it below"
+        )
+        return out
+    if not cost.straight:
+        out.append(
+            f"steps without the profiler, {_time(line.mean_ns[0])} at C = {line.values[0]} to "
+            f"{_time(line.mean_ns[-1])} at {line.values[-1]}, are {100 * abs(line.worst):.0f} % off any line at C = "
+            f"{line.worst_at}: more than the requests sets them (a late host), and the GPU time's ceiling is the "
+            "one to be believed"
+        )
+    else:
+        out.append(
+            f"steps without the profiler: {_time(line.fixed_ns)} and {_time(line.per_request_ns)} per request: "
+            f"{_ceiling(line.ceiling)}"
+        )
+    return out
+
+
+def _ceiling(c: Ceiling) -> str:
+    if c.tokens_per_s is None:
+        return "no ceiling, a request more costs nothing here"
+    between = ""
+    if c.low is not None:
+        between = f" ({about(c.low)} .. {about(c.high) if c.high is not None else 'unbounded'})"
+    return f"ceiling {about(c.tokens_per_s)} tok/s{between} at any concurrency"
 
 
 def _value(x: float) -> str:
     return f"{x:,.0f}" if float(x).is_integer() else f"{x:g}"
 
 
+def _time(ns: float) -> str:
+    """A fitted time with the unit that suits it: three digits."""
+    size = abs(ns)
+    if size >= 1e6:
+        return f"{about(ns / 1e6)} ms"
+    return f"{about(ns / 1e3)} us" if size >= 1e3 else f"{about(ns)} ns"
+
+
 def _power(fit: Fit) -> str:
-    return "" if fit.power is None else f" to the power {fit.power:.2f}"
+    return "" if fit.power is None or fit.determined is False else f" to the power {fit.power:.2f}"
 
 
-def _row(f: Fit) -> tuple[str, ...]:
+def _row(f: Fit, scale: float) -> tuple[str, ...]:
     interval = (
         ABSENT if f.power_interval is None else f"{f.power_interval[0]:.2f} .. {f.power_interval[1]:.2f}"
     )
     return (
         "step" if f.name == TOTAL else f.name,
         *(us(t) for t in f.mean_ns),
-        ABSENT if f.power is None else f"{f.power:.2f}",
+        ABSENT if f.power is None else "not determined" if f.determined is False else f"{f.power:.2f}",
         interval,
         ABSENT if f.power_r2 is None else f"{f.power_r2:.3f}",
-        f"{f.slope_ns:.4g}",
+        _time(f.slope_ns * scale),
         f"{100 * f.growing_share:+.1f}",
         "GROWS" if f.flagged else "",
     )
@@ -63,12 +133,34 @@ def scaling_body(found: Scaling) -> dict[str, Any]:
     return {
         "parameter": found.parameter,
         "by": found.by,
+        "time": "own",
         "values": list(found.total.x),
         "step": _fit(found.total),
         "rows": [_fit(f) for f in found.rows],
         "flagged": [f.name for f in found.flagged],
+        "requests": None if found.requests is None else _requests(found.requests),
         "notes": list(found.notes),
     }
+
+
+def _requests(cost: RequestCost) -> dict[str, Any]:
+    line = cost.unprofiled
+    return {
+        "fixed_ns": cost.fixed_ns, "per_request_ns": cost.per_request_ns,
+        "per_request_interval_ns": list(cost.per_request_interval) if cost.per_request_interval else None,
+        "parts": [{"name": n, "per_request_ns": ns} for n, ns in cost.parts],
+        "ceiling": _ceiling_body(cost.ceiling),
+        "unprofiled": None if line is None else {
+            "fixed_ns": line.fixed_ns, "per_request_ns": line.per_request_ns,
+            "per_request_interval_ns": list(line.per_request_interval) if line.per_request_interval else None,
+            "straight": cost.straight, "worst": line.worst, "worst_at": line.worst_at,
+            "ceiling": _ceiling_body(line.ceiling),
+        },
+    }  # fmt: skip
+
+
+def _ceiling_body(c: Ceiling) -> dict[str, Any]:
+    return {"tokens_per_s": c.tokens_per_s, "low": c.low, "high": c.high, "bounded": c.bounded}
 
 
 def _fit(f: Fit) -> dict[str, Any]:
@@ -81,7 +173,7 @@ def _fit(f: Fit) -> dict[str, Any]:
         },
         "power_law": {
             "power": f.power, "factor_ns": f.factor_ns, "r2": f.power_r2,
-            "interval": list(f.power_interval) if f.power_interval else None,
+            "interval": list(f.power_interval) if f.power_interval else None, "determined": f.determined,
         },
         "interval_from": f.interval_from,
         "growing_ns": f.growing_ns,

@@ -13,6 +13,7 @@ from pathlib import Path
 from hta_dsv4.analysis import compare as compare_module
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.counted import step_times
+from hta_dsv4.analysis.phases import kernel_times, phase_notes
 from hta_dsv4.analysis.profile import profile
 from hta_dsv4.analysis.scaling import Point, Scaling
 from hta_dsv4.analysis.scaling import scaling as fit_scaling
@@ -98,8 +99,16 @@ def scaling(points: Sequence[tuple[float, Run]], parameter: str, by: str | None 
     (key,) = keys if len(keys := parse_by(by)) == 1 else ("",)
     if not key:
         raise HtaDsv4Error(f"--by {by}: a fit has rows of one kind; give a single key")
-    made = [Point(run.label, x, step_rows(run.counted, key)) for x, run in points]
-    return fit_scaling(made, parameter, key)
+    made = [Point(run.label, x, step_rows(run.counted, key), _unprofiled_ns(run)) for x, run in points]
+    found = fit_scaling(made, parameter, key)
+    phased = phase_notes([(f"{parameter} = {x:,.15g}", kernel_times(run.counted)) for x, run in points])
+    return replace(found, notes=(*found.notes, *phased))
+
+
+def _unprofiled_ns(run: Run) -> float | None:
+    """A step without the profiler, where the manifest says it."""
+    said = run.manifest.get("timing", {}).get("unprofiled_step_ms")
+    return None if said is None else float(said) * 1e6
 
 
 def _knows_origin(run: Run) -> bool:

@@ -18,6 +18,7 @@ from hta_dsv4.analysis.findings.floor_headroom import floor_headroom
 from hta_dsv4.analysis.findings.fp32_products import fp32_products
 from hta_dsv4.analysis.findings.glue_chains import glue_chains
 from hta_dsv4.analysis.findings.launch_bound import launch_bound
+from hta_dsv4.analysis.findings.phases import step_phases
 from hta_dsv4.analysis.findings.ranking import MATERIAL, Findings, Ranked, rank
 from hta_dsv4.analysis.findings.redundant_reads import redundant_reads
 from hta_dsv4.analysis.findings.static_maximum import static_maximum
@@ -50,6 +51,7 @@ RULES = (
     Rule("which kernels are far from their floor, which are at it?", floor_headroom),
     Rule("what do ranks tell each other, with nothing beside it?", communicating),
     Rule("does the host keep the GPU waiting?", launch_bound),
+    Rule("are some steps longer than others?", step_phases),
     Rule("did recording change what was recorded?", profiler_overhead),
     Rule("what does the trace lack?", missing),
     Rule("which kernels does no rule know?", unknown_share),
