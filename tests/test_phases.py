@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,10 +12,10 @@ import hta_dsv4
 from hta_dsv4.analysis.phases import kernel_times, phase_notes, phases
 
 
-def times(emit: list[int], rest: int = 30_000_000, **more: list[int]) -> dict[str, np.ndarray]:
+def times(emit: list[int], rest: int = 30_000_000, **more: list[int]) -> pd.DataFrame:
     """A step of ``rest`` ns and a kernel ``emit`` with these times, ns."""
     made = {"emit": emit, "rest": [rest] * len(emit), **more}
-    return {k: np.array(v, dtype=np.int64) for k, v in made.items()}
+    return pd.DataFrame({k: np.array(v, dtype=np.int64) for k, v in made.items()})
 
 
 def test_two_of_eight_steps_are_longer() -> None:

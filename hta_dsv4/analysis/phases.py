@@ -11,7 +11,7 @@ step. With two steps nothing is known of the spread; then the multiple alone dec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,8 +24,8 @@ TWICE = 2.0
 APART = 3.0
 MATERIAL = 0.001
 
-KernelTimes = Mapping[str, np.ndarray]
-"""Kernel name -> its own time in each step, int64 [steps], ns."""
+KernelTimes = pd.DataFrame
+"""Own time of each kernel (column) in each step (row), int64 [steps, kernels], ns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +76,7 @@ def kernel_times(part: Counted) -> KernelTimes:
     Args:
         part: the counted activities of one rank.
     """
-    names = part.activities[col.NAME].astype(str).to_numpy(dtype=object)
-    table: pd.DataFrame = step_values(part, names)
-    return {str(name): table[name].to_numpy() for name in table}
+    return step_values(part, part.activities[col.NAME].astype(str).to_numpy(dtype=object))
 
 
 def phases(times: KernelTimes) -> tuple[Phase, ...]:
@@ -87,12 +85,17 @@ def phases(times: KernelTimes) -> tuple[Phase, ...]:
     Args:
         times: of one capture; all kernels, so that the step is known.
     """
-    if not times or not len(next(iter(times.values()))):
+    table = times.to_numpy(dtype=np.float64)
+    if not table.size:
         return ()
-    steps = np.sum(list(times.values()), axis=0).astype(float)
+    steps = table.sum(axis=1)
+    least = MATERIAL * float(steps.mean())
     out = []
-    for kernel, values in times.items():
-        long = _long(values.astype(float), MATERIAL * float(steps.mean()))
+    for i in np.flatnonzero(
+        np.ptp(table, axis=0) >= max(least, 1.0)
+    ):  # a trace may have 100,000 kernel names
+        kernel, values = str(times.columns[i]), table[:, i]
+        long = _long(values, least)
         if long is None:
             continue
         short, high = float(values[~long].mean()), float(values[long].mean())
@@ -139,11 +142,11 @@ def phase_notes(captures: Sequence[tuple[str, KernelTimes]]) -> tuple[str, ...]:
         parts: list[float] = []
         counts: dict[str, list[str]] = {}
         for label, times in captures:
-            values = times.get(kernel)
-            if values is None or not len(values):
+            if kernel not in times or not len(times):
                 continue
+            values = times[kernel].to_numpy(dtype=np.float64)
             # its own two groups where it has them, else the others' middle
-            own = _long(values.astype(float), 0.0)
+            own = _long(values, 0.0)
             count = int((own if own is not None else values > middle).sum())
             parts.append(count / len(values))
             counts.setdefault(f"{count} of {len(values)} steps", []).append(label)

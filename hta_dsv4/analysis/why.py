@@ -17,6 +17,7 @@ from hta_dsv4.analysis.counted import WALL
 from hta_dsv4.analysis.diff import Decomposition, decompose
 from hta_dsv4.analysis.idle import Idle, idle
 from hta_dsv4.analysis.judge import Captured, row_changes, step_rows, whole_changes
+from hta_dsv4.analysis.phases import kernel_times, phase_notes
 from hta_dsv4.analysis.sequences import StepSequence, step_sequence
 from hta_dsv4.analysis.stats import Change, Estimate, estimate
 from hta_dsv4.errors import HtaDsv4Error
@@ -110,7 +111,8 @@ def _why(base: _Side, other: _Side, by: Sequence[str]) -> Why:
     rows, kernels = parts.table(by), parts.table("kernel")
     alignment = align(base.sequence, other.sequence, parts.matches)
     sum_change, wall_change = whole_changes(parts, one, two)
-    notes = [*one.notes, *two.notes, *parts.notes]
+    phased = phase_notes([(c.profile.label, kernel_times(c.profile.part)) for c in (one, two)])
+    notes = [*one.notes, *two.notes, *parts.notes, *phased]
     for side in (base, other):
         sequence = side.sequence
         if sequence.alike < sequence.steps:
