@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hta_dsv4.analysis.places import STEP
+from hta_dsv4.analysis.shares import KEYS, SHARE_KEYS, parse_by
 from hta_dsv4.cli.cluster import ClusterOption, runs_from
 from hta_dsv4.cli.options import (
     Again,
@@ -11,13 +13,13 @@ from hta_dsv4.cli.options import (
     AsJson,
     AsMd,
     AsParquet,
-    By,
     Companions,
     Frames,
     Full,
     Inputs,
     RulesFile,
     Salvage,
+    ShareBy,
     Top,
     form,
     load_runs,
@@ -38,7 +40,7 @@ from hta_dsv4.runs.run import Run
 
 def diff(
     traces: Inputs,
-    by: By = "bucket",
+    by: ShareBy = "bucket",
     top: Top = 25,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -63,6 +65,12 @@ def diff(
     chosen = form(as_json, as_csv, as_md, parquet)
     if len(traces) < 2:
         raise HtaDsv4Error("diff takes at least two traces; for one use: hta-dsv4 shares TRACE")
+    keys = parse_by(by, SHARE_KEYS)
+    if STEP in keys:
+        raise HtaDsv4Error(
+            f"diff --by {by}: the n-th step of one variant is not that of another; ask hta-dsv4 shares --by {by}"
+        )
+    causes = tuple(k for k in keys if k in KEYS) or ("bucket",)  # a kernel is matched, wherever it ran
     repeats: dict[str, list[Run]] = {}
     with runs_from(cluster, traces, by, rules, salvage, companion, frames) as runs:
         comparison = comparing.compare(runs, by)
@@ -71,7 +79,7 @@ def diff(
         )
         for repeat in load_runs(again or [], rules, salvage):
             repeats.setdefault(repeat.label, []).append(repeat)
-        explained = comparing.why(runs, by, repeats)
+        explained = comparing.why(runs, causes, repeats)
         launches = launch_changes(runs, explained)
     write(
         chosen,

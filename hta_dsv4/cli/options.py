@@ -49,6 +49,13 @@ AsParquet = Annotated[
 By = Annotated[
     str, typer.Option("--by", help="What a row is: bucket, role, origin, kernel; several with commas.")
 ]
+ShareBy = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        help="What a row is: bucket, role, origin, kernel, layer, scope; for shares also step; several with commas.",
+    ),
+]
 Top = Annotated[
     int,
     typer.Option(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
-import typer
-
+from hta_dsv4.analysis.places import PLACES
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.cli.cluster import ClusterOption, runs_from
 from hta_dsv4.cli.options import (
@@ -20,6 +18,7 @@ from hta_dsv4.cli.options import (
     Inputs,
     RulesFile,
     Salvage,
+    ShareBy,
     Top,
     form,
     write,
@@ -30,14 +29,6 @@ from hta_dsv4.present.cross_grid import can_cross, cross_grid
 from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.shares_grid import shares_grid
 from hta_dsv4.runs.profiler_cost import profiler_notes
-
-
-ShareBy = Annotated[
-    str,
-    typer.Option(
-        "--by", help="What a row is: bucket, role, origin, kernel, step, layer, scope; several with commas."
-    ),
-]
 
 
 def shares(
@@ -77,5 +68,6 @@ def shares(
 
 
 def _share_grids(shares: Shares, top: int) -> list[Grid]:
-    """The table, and the cross table where there are two keys."""
-    return [shares_grid(shares, top)] + ([cross_grid(shares)] if can_cross(shares) else [])
+    """The table, and the cross table where there are two keys; alone where its rows are steps, layers or scopes."""
+    crossed = [cross_grid(shares)] if can_cross(shares) else []
+    return crossed if crossed and shares.by[0] in PLACES else [shares_grid(shares, top), *crossed]

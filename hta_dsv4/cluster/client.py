@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from hta_dsv4.analysis.counted import Counted
-from hta_dsv4.analysis.shares import parse_by
+from hta_dsv4.analysis.shares import SHARE_KEYS, parse_by
 from hta_dsv4.classify.rules import RuleSet
 from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.cluster.connect import CONNECT_S, LOCAL, connect
@@ -110,7 +110,7 @@ class Cluster:
             HtaDsv4Error: as :func:`hta_dsv4.load`; a worker that does not see the file, or has another version.
         """
         path = Path(path)
-        keys = tuple(dict.fromkeys(parse_by(k) for k in by))
+        keys = tuple(dict.fromkeys(parse_by(k, SHARE_KEYS) for k in by))
         files = rank_files(path)
         job = partial(Job, salvage=salvage, frames=frames, by=keys, info=info)
         several = files is not None

@@ -20,7 +20,8 @@ import pandas as pd
 
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.info import Info
-from hta_dsv4.analysis.shares import RankShares, Shares, parse_by
+from hta_dsv4.analysis.places import place_notes
+from hta_dsv4.analysis.shares import SHARE, SHARE_KEYS, RankShares, Shares, parse_by
 from hta_dsv4.classify.architecture import Reading
 from hta_dsv4.classify.graphs import Fit
 from hta_dsv4.classify.rules import RuleSet
@@ -208,7 +209,7 @@ class ReducedRun(Run):
         Raises:
             HtaDsv4Error: unknown or other ``by``, or no GPU activity in any trace.
         """
-        keys = parse_by(by)
+        keys = parse_by(by, SHARE_KEYS)
         if not any(r.ranks for r in self.reduced):
             raise HtaDsv4Error(f"{self._where}: {why_empty(self.traces)}")
         if lacking := [r for r in self.reduced if keys not in r.shares]:
@@ -224,6 +225,7 @@ class ReducedRun(Run):
             notes += [where + n for n in (*one.notes, *trace.warnings[len(one.trace.warnings) :])]
         notes += share_notes([], [], tables)
         notes += self._origin_notes if "origin" in keys else ()
+        notes += dict.fromkeys(n for t in tables for n in place_notes(self.label, keys, t.table, SHARE))
         return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), tuple(notes))
 
     @property

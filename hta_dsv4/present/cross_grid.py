@@ -1,10 +1,14 @@
-"""One key against another, in percent of the sum: which part of the model the glue of a step belongs to."""
+"""One key against another, in percent of the sum: which part of the model the glue of a step belongs to.
+
+By step, layer or scope first, in microseconds: a step or a layer is compared with the next one, not with the sum.
+"""
 
 from __future__ import annotations
 
 from hta_dsv4.analysis import shares as sh
+from hta_dsv4.analysis.places import PLACES, STEP
 from hta_dsv4.analysis.shares import Shares
-from hta_dsv4.present.grid import ABSENT, Grid
+from hta_dsv4.present.grid import ABSENT, Grid, per_step, us
 
 UNKNOWN = "unknown"
 _MOST_COLUMNS = 24
@@ -26,34 +30,43 @@ def cross_grid(shares: Shares) -> Grid:
     Returns:
         Rows of the first key and columns of the second, largest first and ``unknown`` last; each cell in percent of
         the sum, so that all cells add up to 100. The first sentence below says the largest cell that a table by the
-        first key alone hides.
+        first key alone hides. Of steps, layers and scopes the rows stand in order, in us.
     """
     first, second = shares.by
     rank = shares.median_rank
     table = rank.table
+    place, steps = first in PLACES, first == STEP
     wide = table.pivot_table(index=first, columns=second, values=sh.TIME_NS, aggfunc="sum", sort=False)
     total = rank.extent.sum_ns
     rows = wide.sum(axis=1).sort_values(ascending=False, kind="stable").index.tolist()
+    if place:
+        rows = table[first].drop_duplicates().tolist()
     columns = wide.sum(axis=0).sort_values(ascending=False, kind="stable").index.tolist()
     columns.sort(key=lambda c: c == UNKNOWN)  # stable: only unknown moves, to the end
 
-    def cell(ns: float) -> str:
+    def cell(ns: float, parts: int) -> str:
         if ns != ns or not total:
             return ABSENT
+        if place:
+            return us(per_step(int(ns), parts))
         percent = 100 * ns / total
         return "<0.1" if 0 < percent < 0.05 else f"{percent:.1f}"
 
+    each = 1 if steps else rank.steps
     body = tuple(
-        (str(r), cell(float(wide.loc[r].sum())), *(cell(float(wide.loc[r, c])) for c in columns))
+        (str(r), cell(float(wide.loc[r].sum()), each), *(cell(float(wide.loc[r, c]), each) for c in columns))
         for r in rows
     )
-    last = ("sum", cell(float(total)), *(cell(float(wide[c].sum())) for c in columns))
+    last = ("mean" if steps else "sum", cell(float(total), rank.steps),
+            *(cell(float(wide[c].sum()), rank.steps) for c in columns))  # fmt: skip
+    unit = "% of the sum" if not place else "us" if steps or not rank.steps else "us/step"
+    notes = shares.notes if place else (_headline(shares),) if total else ()
     return Grid(
-        f"{shares.label}: {first} x {second}, % of the sum",
+        f"{shares.label}: {first} x {second}, {unit}",
         (first, "sum", *(str(c) for c in columns)),
         body,
         (last,),
-        (_headline(shares),) if total else (),
+        notes,
     )
 
 

@@ -29,12 +29,13 @@ from hta_dsv4.analysis.floors import launch_floors
 from hta_dsv4.analysis.info import Info, trace_info
 from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
 from hta_dsv4.analysis.own_time import own_ns
+from hta_dsv4.analysis.places import place_notes
 from hta_dsv4.analysis.rank_parts import rank_parts
 from hta_dsv4.analysis.ranks import RankTable, rank_table_of
 from hta_dsv4.analysis.roofline import Roofline
 from hta_dsv4.analysis.roofline import roofline as roofline_of
 from hta_dsv4.analysis.scaling import Scaling
-from hta_dsv4.analysis.shares import Shares, parse_by, rank_shares
+from hta_dsv4.analysis.shares import SHARE, SHARE_KEYS, Shares, parse_by, rank_shares
 from hta_dsv4.analysis.whatif import WhatIf, what_if
 from hta_dsv4.analysis.window import Window, window
 from hta_dsv4.classify.architecture import Reading, read_activities
@@ -140,15 +141,15 @@ class Run:
         """Where the GPU time goes.
 
         Args:
-            by: ``bucket``, ``role``, ``origin``, ``kernel``, or several of them.
+            by: ``bucket``, ``role``, ``origin``, ``kernel``, ``step``, ``layer``, ``scope``, or several of them.
 
         Returns:
             The share tables, one per rank.
 
         Raises:
-            HtaDsv4Error: unknown ``by``, or no GPU activity in any trace.
+            HtaDsv4Error: unknown ``by``, no GPU activity in any trace, or none whose step, layer or scope is known.
         """
-        keys = parse_by(by)
+        keys = parse_by(by, SHARE_KEYS)
         if not any(len(t.activities) for t in self.traces):
             raise HtaDsv4Error(f"{self._where}: {why_empty(self.traces)}")
         tables = []
@@ -156,6 +157,9 @@ class Run:
             tables += [rank_shares(table, steps, int(r), keys) for r in sorted(table[col.RANK].unique())]
         notes = share_notes(self.traces, self.steps, tables) + (
             self._origin_notes if "origin" in keys else ()
+        )
+        notes += tuple(
+            dict.fromkeys(n for t in tables for n in place_notes(self.label, keys, t.table, SHARE))
         )
         return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), notes)
 

@@ -82,6 +82,11 @@ def marker_phase(name: str) -> tuple[str, int | None]:
     return UNKNOWN, None
 
 
+def is_step_marker(name: str) -> bool:
+    """Whether an annotation marks a step: ``ProfilerStep#3``, or one of an engine's."""
+    return any(pattern.match(name) for pattern in (_PROFILER_STEP, _SGLANG, _VLLM))
+
+
 def engine_steps(trace: Trace) -> tuple[pd.DataFrame, str]:
     """Steps by the engine's annotations; one that lies inside another belongs to it.
 
