@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hta_dsv4.analysis.throughput import (
-    Repeat,
-    Request,
-    Sweep,
-)
+from hta_dsv4.analysis.sweep import Repeat, Request, Sweep
 
 DATA = Path(__file__).parent / "data" / "sweeps"
 CAMPAIGN = DATA / "campaign.csv"

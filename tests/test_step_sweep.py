@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hta_dsv4.analysis.throughput import SweepStoppedError, throughput  # noqa: E402
+from hta_dsv4.analysis.sweep_plan import SweepStoppedError  # noqa: E402
+from hta_dsv4.analysis.throughput import throughput  # noqa: E402
 from hta_dsv4.capture import sweep as step_sweep  # noqa: E402
 from hta_dsv4.capture.sweep import StepSweep, run_step_sweep  # noqa: E402
 from hta_dsv4.errors import HtaDsv4Error  # noqa: E402

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hta_dsv4.analysis.throughput import (
-    SweepStoppedError,
-    throughput,
-)
+from hta_dsv4.analysis.sweep_plan import SweepStoppedError
+from hta_dsv4.analysis.throughput import throughput
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import figures
 from hta_dsv4.runs.sweep_record import read_sweeps

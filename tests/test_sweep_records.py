@@ -11,9 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hta_dsv4.analysis.throughput import (
-    throughput,
-)
+from hta_dsv4.analysis.throughput import throughput
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.machine import dumps
 from hta_dsv4.present.throughput_grid import throughput_grids

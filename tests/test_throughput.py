@@ -8,12 +8,8 @@ import numpy as np
 import pytest
 
 from hta_dsv4.analysis.speedup import Speedup, speedups
-from hta_dsv4.analysis.throughput import (
-    levels_of,
-    rounds,
-    spread,
-    throughput,
-)
+from hta_dsv4.analysis.sweep_plan import levels_of, rounds
+from hta_dsv4.analysis.throughput import spread, throughput
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.throughput_grid import line_words, throughput_grids
 from hta_dsv4.runs.sweep_record import read_sweeps

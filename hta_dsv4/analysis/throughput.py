@@ -13,86 +13,17 @@ batch was not full. Repeats stay apart: what the line's intervals rest on is how
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from hta_dsv4.analysis.step_line import StepLine, step_line
+from hta_dsv4.analysis.sweep import Repeat, Sweep
 from hta_dsv4.errors import HtaDsv4Error
 
 DISAGREE = 1.5
 """Repeats of one C whose throughputs differ by more than this factor are told: something besides C changes."""
 TAIL_NEEDS = 100
 """With fewer values than this the 99th percentile is the largest of them."""
-
-Fact = str | int | float
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One request that came to its end.
-
-    Attributes:
-        tokens: completion tokens by the server's ``usage``.
-        ttft_ns: from sending to the first output; ``None`` where not measured.
-        tpot_ns: time per output token after the first: from first to last output over the tokens between; ``None``
-            with a single token.
-    """
-
-    tokens: int
-    ttft_ns: int | None = None
-    tpot_ns: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """One measurement at one concurrency.
-
-    Attributes:
-        concurrency: C.
-        repeat: its number, from 1.
-        window_ns: time in which all C decoded; 0 where there was none.
-        tokens_per_s: in that window; ``None`` where the repeat cannot be used.
-        requests: those that came to their end.
-        failures: one line for each that did not.
-        step_ns: each step's time, where single steps were timed.
-        unusable: why it counts in no figure, else empty.
-    """
-
-    concurrency: int
-    repeat: int
-    window_ns: int
-    tokens_per_s: float | None
-    requests: tuple[Request, ...] = ()
-    failures: tuple[str, ...] = ()
-    step_ns: tuple[int, ...] = ()
-    unusable: str = ""
-
-    @property
-    def mean_step_ns(self) -> float | None:
-        """Time in which each request gets one token."""
-        return None if self.tokens_per_s is None else self.concurrency * 1e9 / self.tokens_per_s
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """Measurements of one variant over concurrency.
-
-    Attributes:
-        label: the variant.
-        source: what was measured: ``server``, ``workload`` (the bundled step), ``captures`` (by their manifests),
-            ``table`` (figures from elsewhere).
-        repeats: in the order they were made.
-        made_at: UTC, ISO 8601; empty where unknown.
-        about: conditions, by name: model, engine, prompt_tokens, ...
-        notes: what a reader must know, one sentence each.
-    """
-
-    label: str
-    source: str
-    repeats: tuple[Repeat, ...]
-    made_at: str = ""
-    about: Mapping[str, Fact] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,58 +182,3 @@ def _notes(sweep: Sweep, levels: Sequence[Level]) -> list[str]:
     if sweep.source in ("server", "workload") and all(v.tried == 1 for v in levels):
         out.append("one repeat each: how much a repeat would differ is unknown, and nothing tests the line")
     return out
-
-
-class SweepStoppedError(Exception):
-    """A measurement came to a stop before its end; what was whole until then is kept.
-
-    Attributes:
-        sweep: what was measured.
-        cause: an interrupt, or the error that the command ends with.
-    """
-
-    def __init__(self, sweep: Sweep, cause: BaseException) -> None:
-        super().__init__(str(cause))
-        self.sweep, self.cause = sweep, cause
-
-
-def rounds(concurrency: Sequence[int], repeats: int) -> list[tuple[int, int]]:
-    """In which order to measure: every round goes over all values of C, one up, the next down.
-
-    A server or GPU that drifts then shows as scatter of the repeats, not as a slope over C.
-
-    Args:
-        concurrency: the values, increasing.
-        repeats: how many rounds.
-
-    Returns:
-        (repeat from 1, C) in order.
-    """
-    up = list(concurrency)
-    return [(r, c) for r in range(1, repeats + 1) for c in (up if r % 2 else up[::-1])]
-
-
-def levels_of(text: str) -> tuple[int, ...]:
-    """Values of C as a user writes them: ``1,4,16,64``.
-
-    Args:
-        text: whole numbers with commas; order and doubles do not matter.
-
-    Returns:
-        Increasing, each once.
-
-    Raises:
-        HtaDsv4Error: a word that is no whole number of at least 1, or none.
-    """
-    found = set()
-    for word in text.split(","):
-        try:
-            value = int(word)
-        except ValueError:
-            value = 0
-        if value < 1:
-            raise HtaDsv4Error(
-                f"--concurrency {text}: {word.strip()!r} is no whole number of at least 1; write 1,4,16"
-            )
-        found.add(value)
-    return tuple(sorted(found))

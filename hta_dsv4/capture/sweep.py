@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from hta_dsv4.analysis.throughput import Fact, Repeat, Sweep, SweepStoppedError, rounds
+from hta_dsv4.analysis.sweep import Fact, Repeat, Sweep
+from hta_dsv4.analysis.sweep_plan import SweepStoppedError, rounds
 from hta_dsv4.capture.checks import check_counts, check_label
 from hta_dsv4.capture.clock import StepClock
 from hta_dsv4.capture.command import CaptureOptions, build_step

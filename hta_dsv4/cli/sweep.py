@@ -16,7 +16,8 @@ from typing import Annotated
 
 import typer
 
-from hta_dsv4.analysis.throughput import SweepStoppedError, Throughput, levels_of, throughput
+from hta_dsv4.analysis.sweep_plan import SweepStoppedError, levels_of
+from hta_dsv4.analysis.throughput import Throughput, throughput
 from hta_dsv4.cli.capture import switches_of
 from hta_dsv4.cli.files import write_whole
 from hta_dsv4.cli.options import AsCsv, AsJson, AsMd, AsParquet, Full, form, write

@@ -30,8 +30,8 @@ BUCKET_COLOURS: dict[str, str] = {
 HATCHED = frozenset({"unknown"})
 """Buckets drawn with a pattern as well: what is not known must not look like one more kind of work."""
 
-MORE, LESS, NEUTRAL = "#c44e2a", "#2a7fb8", "#8a8f98"
-"""Slower, faster, and everything that is neither; red-orange and blue stay apart in every colour vision."""
+MORE, NEUTRAL = "#c44e2a", "#8a8f98"
+"""Slower, and everything that is neither slower nor faster."""
 
 SEQUENTIAL = ((0.0, "#f4f6fa"), (0.02, "#dfe7f5"), (0.15, "#9db8e6"), (0.45, "#4a73c9"), (1.0, "#1d2f6f"))
 """Light to dark for shares on a light page; most cells are small, so the low end is stretched."""

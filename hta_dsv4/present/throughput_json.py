@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hta_dsv4.analysis.speedup import speedups
 from hta_dsv4.analysis.step_line import Ceiling, Interval, StepLine
-from hta_dsv4.analysis.throughput import Level, Repeat, Spread, Throughput
+from hta_dsv4.analysis.sweep import Repeat
+from hta_dsv4.analysis.throughput import Level, Spread, Throughput
 
 if TYPE_CHECKING:
     from hta_dsv4.present.machine import Table

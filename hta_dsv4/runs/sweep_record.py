@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from hta_dsv4.analysis.throughput import Fact, Repeat, Request, Sweep
+from hta_dsv4.analysis.sweep import Fact, Repeat, Request, Sweep
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.shipped import resolve
 from hta_dsv4.trace.manifest import FOLDER_MANIFEST, Manifest, manifest_for, read_folder_manifest

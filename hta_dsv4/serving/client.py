@@ -34,12 +34,10 @@ class Answer:
     Attributes:
         status: HTTP status.
         body: as sent.
-        content_type: without its parameters, lower case; empty where none was sent.
     """
 
     status: int
     body: bytes
-    content_type: str = ""
 
     def json(self) -> object:
         """The body as JSON, ``None`` where it is none."""

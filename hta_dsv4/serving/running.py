@@ -80,18 +80,13 @@ class RunningLoad:
         self.load = load
         self._client, self._target = client, target
         self._records: list[_Record] = []
-        self._decoding = self._most = 0
+        self._decoding = self._most = 0  # requests that have had output and have not ended: now, at the most
         self._changed = asyncio.Event()
         self._start_ns = time.monotonic_ns()
         self._end_ns: int | None = None
         self._open = load.concurrency  # places that still have requests
         self._next: Iterator[int] = iter(range(load.requests))
         self._tasks = [asyncio.create_task(self._place()) for _ in range(load.concurrency)]
-
-    @property
-    def decoding(self) -> int:
-        """Requests that have had output and have not ended."""
-        return self._decoding
 
     @property
     def ended(self) -> bool:

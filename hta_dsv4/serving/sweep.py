@@ -15,7 +15,8 @@ from datetime import datetime, timezone
 
 import httpx
 
-from hta_dsv4.analysis.throughput import Fact, Repeat, Request, Sweep, SweepStoppedError, rounds
+from hta_dsv4.analysis.sweep import Fact, Repeat, Request, Sweep
+from hta_dsv4.analysis.sweep_plan import SweepStoppedError, rounds
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.serving.client import ServerError, ServerUrl, open_client
 from hta_dsv4.serving.engine_clock import decode_time, late

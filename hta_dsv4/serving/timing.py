@@ -70,11 +70,6 @@ class RequestTiming:
         """When the first output arrived; ``None`` where none did."""
         return self.chunk_ns[0] if self.chunk_ns else None
 
-    @property
-    def t_last_ns(self) -> int | None:
-        """When the last output arrived."""
-        return self.chunk_ns[-1] if self.chunk_ns else None
-
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:

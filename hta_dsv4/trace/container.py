@@ -6,7 +6,6 @@ nested (a zip of ``.json.gz``). Nothing here looks inside the JSON, and no more 
 
 from __future__ import annotations
 
-import io
 import struct
 import zipfile
 import zlib
@@ -277,9 +276,3 @@ def pieces(stream: ByteStream, size: int = PIECE) -> Iterator[bytes]:
     """All pieces of a stream, one after another (for counting lines, hashing, and the like)."""
     while data := stream.read(size):
         yield data
-
-
-def in_memory(data: bytes, name: str = "<memory>") -> ByteStream:
-    """A stream over plain bytes, for tests and for data that never was a file."""
-    raw = io.BytesIO(data)
-    return ByteStream(Path(name), raw, raw, len(data), "plain", notes=[])

@@ -254,8 +254,3 @@ def _no_garbage_collection() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-def has_links(activities: pd.DataFrame) -> bool:
-    """Whether an activity table carries the link columns (it was read with ``cpu=True``)."""
-    return col.LAUNCH_NAME in activities.columns

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from hta_dsv4.analysis.throughput import Sweep, SweepStoppedError, throughput
+from hta_dsv4.analysis.sweep import Sweep
+from hta_dsv4.analysis.sweep_plan import SweepStoppedError
+from hta_dsv4.analysis.throughput import throughput
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.serving.sweep import LEAST_STEPS, ServerSweep, repeat_of, run_server_sweep
 from hta_dsv4.serving.timing import Load, LoadResult, RequestTiming
