@@ -303,6 +303,17 @@ def test_bytes_between_fused_launches_are_counted():
     assert found.confidence == 0.8
 
 
+def test_what_torch_compile_left_is_not_sent_to_torch_compile():
+    """Chains of generated kernels, nothing known of who asked -> by hand, and said so; others may try the compiler."""
+    gap = [("gemm", 50_000, 9_000, {col.BUCKET: "dense_gemm"})]
+    made = {col.ROLE: "inductor_fused", col.ORIGIN: "unknown"}
+    (found,) = glue_chains(subject_of([*chain(0, 5, **made), *gap, *chain(100_000, 5, **made)]))
+    assert "by hand: these launches are what torch.compile left" in found.action
+    assert found.title.startswith("origin not known: 10 glue launches")
+    (found,) = glue_chains(subject_of([*chain(0, 5), *gap, *chain(100_000, 5)]))
+    assert "or torch.compile over that part" in found.action
+
+
 @pytest.mark.parametrize(
     "rows",
     [

@@ -18,12 +18,17 @@ from hta_dsv4.analysis.findings.finding import (
     said,
 )
 from hta_dsv4.analysis.findings.subject import Subject
+from hta_dsv4.classify.origin_columns import UNKNOWN
 
 RULE = "glue_chains"
 LEAST = 4
 """Launches in a row from which they are a chain."""
 REPEATS = 2
 """Chains per step from which they repeat."""
+LOOP = 40
+"""Launches of a chain from which it is likely a loop unrolled."""
+COMPILED = "inductor_fused"
+"""Role of kernels that torch.compile made: what they have not been fused with, it could not or would not fuse."""
 
 
 @dataclass(frozen=True)
@@ -117,18 +122,29 @@ def _finding(s: Subject, who: str, found: Chains) -> Finding:
         evidence.append(
             Evidence("host time of these launches while launching binds", gone * host, "ns", MODELLED)
         )
+    generated = float(dur[s.role[rows] == COMPILED].sum()) > 0.5 * float(dur.sum())
     per = f"{n / s.steps:,.0f} chains of {np.median(count):,.0f}"
     return Finding(
         RULE, ATTACK,
-        f"{who}: {launches:,.0f} glue launches a step in {per}, {said(time)} ({percent(time, s.sum_ns)} of the GPU "
+        f"{who if who != UNKNOWN else 'origin not known'}: {launches:,.0f} glue launches a step in {per}, {said(time)} ({percent(time, s.sum_ns)} of the GPU "
         f"time): fused, {gone:,.0f} launches fewer",
         tuple(evidence), **s.about(rows), **s.saved(made), label=MODELLED, confidence=0.8 if told.all() else 0.6,
         because=f"launch counts are the trace's; at least {said(nothing)} saved for each launch that is gone; likely "
         f"two small launches ({said(2 * s.small_ns)}) or {100 * ATTAINABLE[1]:.0f} % of bandwidth in place of a chain"
         + ("" if told.all() else "; where its bytes are not known, its longest launch"),
         check=f'hta-dsv4 whatif TRACE --set "bucket:glue+origin:{who}={max(round(n / s.steps), 1)}x5us"',
-        action="one kernel per chain, written by hand, or torch.compile over that part alone, which keeps intermediate "
-        "results in registers" + ("; iterations of a loop belong in it" if np.median(count) > 50 else ""),
+        action=_action(generated, float(np.median(count))),
         stop="when a chain is one or two launches, or is under 1 % of the step",
         needs="" if told.all() else "op shapes (record_shapes=True), for the bytes",
     )  # fmt: skip
+
+
+def _action(generated: bool, launches: float) -> str:
+    if generated:
+        how = "one kernel per chain, written by hand: these launches are what torch.compile left"
+    else:
+        how = (
+            "one kernel per chain, written by hand, or torch.compile over that part alone, which keeps intermediate "
+            "results in registers"
+        )
+    return how + ("; iterations of a loop belong in it" if launches > LOOP else "")
