@@ -18,6 +18,7 @@ from hta_dsv4.analysis.gate_causes import with_causes
 from hta_dsv4.analysis.step_series import Capture, reduce_capture
 from hta_dsv4.classify.rules_file import load_rules
 from hta_dsv4.errors import HtaDsv4Error
+from tests.speed import counted_of
 from tests.variants import part_of, variant
 
 TRIALS = 400
@@ -178,6 +179,20 @@ def test_reduction_adds_up_to_the_step():
     for kind in ("bucket", "role", "kernel"):
         assert np.array_equal(sum(one.ns[kind].values()), one.times["sum"])
         assert sum(one.launches[kind].values()).tolist() == [3] * 10
+
+
+def test_waiting_for_the_launch_ahead_is_no_rows_time():
+    """A reduce that starts 90 ns early -> its row has 10 ns, own adds up, the sum does not; said in a note."""
+    rows = [("split", 0, 100, {"bucket": "attention"}), ("reduce", 10, 100, {"bucket": "moe_other"})]
+    part = counted_of(rows)
+    one = reduce_capture(part, step_times(part), Conditions("x", {}))
+    assert one.ns["bucket"]["moe_other"].tolist() == [10]
+    assert sum(v.sum() for v in one.ns["kernel"].values()) == one.times["own"].sum() == 110
+    assert one.times["sum"].sum() == 200
+    budget = Budget("bucket", "moe_other", {"max_us": 0.05})
+    found = gate(Budgets("b.toml", (budget,)), [], [[one]], comparability([], [one.conditions]))
+    assert any("up to 45 % of the summed durations is early time" in n for n in found.notes)
+    assert found.checks[0].value == 10
 
 
 def test_each_row_above_its_share_has_a_budget():

@@ -291,6 +291,15 @@ def test_shipped_traces_through_a_process():
     assert run("split_k", "split_k_8k") == 3
 
 
+def test_a_reduction_that_got_faster_passes(tmp_path):
+    """cuda_graph -> moe_tuned, whose reduction starts early and waits: its own time fell, so + 3 % is kept."""
+    text = "[comparability]\nmay_differ = ['*']\n[bucket.moe_other]\nmax_increase_percent = 3\n"
+    done = gate(tmp_path, "--baseline", "cuda_graph", "moe_tuned", "--json", text=text)
+    (check,) = json.loads(done.stdout)["checks"]
+    assert (done.returncode, check["verdict"]) == (0, "pass")
+    assert check["candidate"] < check["baseline"]
+
+
 def test_summary_is_never_added_to_an_input(tmp_path, pair):
     """--summary that names the budgets, a trace or a companion -> exit 2, and the file is as it was."""
     text = "[step.sum]\nmax_us = 400\n"

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 
 STEP, BUCKET, ROLE, ORIGIN, KERNEL = "step", "bucket", "role", "origin", "kernel"
 ROWS = (BUCKET, ROLE, ORIGIN, KERNEL)
-MEASURES = ("sum", "busy", "wall", "idle")
+MEASURES = ("sum", "own", "busy", "wall", "idle")
 
 MAX_US, MAX_LAUNCHES, MAX_SHARE = "max_us", "max_launches", "max_share_percent"
 MORE_US, MORE_PERCENT, MORE_LAUNCHES = "max_increase_us", "max_increase_percent", "max_increase_launches"
@@ -35,7 +35,7 @@ LIMITS = (MAX_US, MAX_LAUNCHES, MAX_SHARE, MORE_US, MORE_PERCENT, MORE_LAUNCHES)
 RELATIVE = (MORE_US, MORE_PERCENT, MORE_LAUNCHES)
 """Limits against the baseline; the others stand alone."""
 UNITS = {
-    MAX_US: "us", MAX_LAUNCHES: "launches", MAX_SHARE: "% of sum", MORE_US: "us", MORE_PERCENT: "%",
+    MAX_US: "us", MAX_LAUNCHES: "launches", MAX_SHARE: "% of own", MORE_US: "us", MORE_PERCENT: "%",
     MORE_LAUNCHES: "launches",
 }  # fmt: skip
 
@@ -49,7 +49,7 @@ class Budget:
 
     Attributes:
         kind: step, bucket, role, origin or kernel.
-        name: the measure of a step (sum, busy, wall, idle), a name, or a pattern of kernel names (``*``, ``?``);
+        name: the measure of a step (sum, own, busy, wall, idle), a name, or a pattern of kernel names (``*``, ``?``);
             ``""`` for every row of that kind that no other budget names.
         limits: which limit -> its value, in the unit its key names.
         optional: whether it may match nothing.

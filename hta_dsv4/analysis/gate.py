@@ -26,7 +26,7 @@ from hta_dsv4.analysis.budgets import (
     Budgets,
 )
 from hta_dsv4.analysis.comparability import Comparability
-from hta_dsv4.analysis.counted import IDLE, SUM, WALL
+from hta_dsv4.analysis.counted import IDLE, OWN, SUM, WALL
 from hta_dsv4.analysis.excess import (
     CAPTURES,
     EXACT,
@@ -184,7 +184,7 @@ def gate(budgets: Budgets, base: Ranked, candidate: Ranked, comparable: Comparab
     about = NoteFacts(
         budgets.level, [c.evidence for c in judged], sum(c.reason == CLOSE for c in checks),
         (len(base), len(candidate)), min((c.steps for c in (*old, *new)), default=0),
-        correlation_of(contrasts) if have_steps else 0.0,
+        correlation_of(contrasts) if have_steps else 0.0, max((_early(c) for c in (*old, *new)), default=0.0),
     )  # fmt: skip
     told = {c.reason for c in checks}
     notes = [f"not comparable: {d.said}" for d in comparable.reasons] + list(comparable.unfit)
@@ -195,6 +195,12 @@ def gate(budgets: Budgets, base: Ranked, candidate: Ranked, comparable: Comparab
         tuple(min(r.steps for r in c) for c in base), tuple(min(r.steps for r in c) for c in candidate),
         tuple(dict.fromkeys(notes)),
     )  # fmt: skip
+
+
+def _early(capture: Capture) -> float:
+    """Part of a capture's summed durations that is early time."""
+    total = int(capture.times[SUM].sum())
+    return 1 - int(capture.times[OWN].sum()) / total if total else 0.0
 
 
 def _worst(keys: Sequence[tuple[int, str]], checks: Sequence[Check]) -> tuple[Check, ...]:
@@ -229,7 +235,7 @@ class _Judge:
         value, base = sides[0] or 0.0, sides[1]
         excess, noise = found.excess, found.noise
         if key == MAX_SHARE and have_steps:  # the contrast is in ns: the share's part of the step
-            whole = mean_of_captures([c.times[SUM] for c in self.candidate]) or 1.0
+            whole = mean_of_captures([c.times[OWN] for c in self.candidate]) or 1.0
             excess, noise = excess / whole, None if noise is None else noise / whole
         verdict, reason = self._refused(budget, key, found.evidence) or self._judged(
             excess, noise, found.evidence

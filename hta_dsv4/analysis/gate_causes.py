@@ -9,7 +9,7 @@ import pandas as pd
 
 from hta_dsv4.analysis import diff as d
 from hta_dsv4.analysis.budgets import KERNEL, MAX_SHARE, ORIGIN, STEP, Budget
-from hta_dsv4.analysis.counted import SUM
+from hta_dsv4.analysis.counted import OWN, SUM
 from hta_dsv4.analysis.diff import Decomposition, decompose
 from hta_dsv4.analysis.gate import PASS, Cause, Check, Gate
 from hta_dsv4.analysis.gate_rows import COUNTS
@@ -51,7 +51,7 @@ def _told(check: Check, found: Gate) -> bool:
 
 
 def _causes(check: Check, parts: Decomposition) -> tuple[Cause, ...]:
-    if check.key == MAX_SHARE or (check.budget.kind == STEP and check.budget.name != SUM):
+    if check.key == MAX_SHARE or (check.budget.kind == STEP and check.budget.name not in (SUM, OWN)):
         return ()
     cells = parts.cells[_mine(check.budget, parts)]
     if not len(cells):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hta_dsv4.analysis.excess import CAPTURES, EXACT, FEW_STEPS, NONE, STEPS
+from hta_dsv4.analysis.own_time import LITTLE_PERCENT
 from hta_dsv4.analysis.stats import MIN_STEPS
 
 ENOUGH_FREE = 4
@@ -25,6 +26,7 @@ class NoteFacts:
         captures: of the baseline, and of the candidate.
         fewest_steps: of any capture.
         correlation: of a step with the one before.
+        early: largest part of a capture's summed durations that its launches waited for those ahead of them.
     """
 
     level: float
@@ -33,6 +35,7 @@ class NoteFacts:
     captures: tuple[int, int]
     fewest_steps: int
     correlation: float
+    early: float = 0.0
 
 
 def gate_notes(about: NoteFacts) -> list[str]:
@@ -42,6 +45,12 @@ def gate_notes(about: NoteFacts) -> list[str]:
         about: of one gate.
     """
     notes = []
+    if about.early > 0:
+        part = max(100 * about.early, LITTLE_PERCENT)
+        notes.append(
+            f"times are own times, but for [step.sum]: up to {part:.2g} % of the summed durations is early time, in "
+            "which a launch had started and waited for the one ahead of it; [step.own] is the sum without it"
+        )
     noisy = sum(e not in (EXACT, NONE) for e in about.evidence)
     if noisy:
         notes.append(

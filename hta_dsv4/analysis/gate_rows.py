@@ -21,7 +21,7 @@ from hta_dsv4.analysis.budgets import (
     Budget,
     Budgets,
 )
-from hta_dsv4.analysis.counted import SUM
+from hta_dsv4.analysis.counted import OWN
 from hta_dsv4.analysis.excess import Contrast, mean_of_captures
 from hta_dsv4.analysis.step_series import Capture
 from hta_dsv4.errors import HtaDsv4Error
@@ -50,7 +50,7 @@ def contrast(
         noise = budgets.noise_percent / 100 * mean_of_captures(sides[0])
     if key == MAX_SHARE:
         shares = [
-            tuple(x - limit / 100 * c.times[SUM] for x, c in zip(side, captures, strict=True))
+            tuple(x - limit / 100 * c.times[OWN] for x, c in zip(side, captures, strict=True))
             for side, captures in zip(sides, (candidate, base), strict=True)
         ]
         return Contrast(shares[0], shares[1], known_noise=noise)
@@ -71,7 +71,7 @@ def mean_of(side: Sequence[Capture], budget: Budget, key: str) -> float:
     value = mean_of_captures([row_of(c, budget, key in COUNTS) for c in side])
     if key != MAX_SHARE:
         return value
-    return value / (mean_of_captures([c.times[SUM] for c in side]) or 1.0)
+    return value / (mean_of_captures([c.times[OWN] for c in side]) or 1.0)
 
 
 def refuse_no_match(budget: Budget, captures: Sequence[Capture]) -> None:
@@ -107,7 +107,7 @@ def each_row(
     for side in (base, candidate):
         if not side or not all(c.steps for c in side):
             continue
-        whole = mean_of_captures([c.times[SUM] for c in side]) or 1.0
+        whole = mean_of_captures([c.times[OWN] for c in side]) or 1.0
         for name in {n for c in side for n in c.ns[budget.kind]}:
             one = replace(budget, name=name)
             size[name] = max(

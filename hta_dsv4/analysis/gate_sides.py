@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hta_dsv4.analysis.counted import SUM
+from hta_dsv4.analysis.counted import OWN
 from hta_dsv4.analysis.step_series import Capture
 
 Ranked = Sequence[Sequence[Capture]]
@@ -78,10 +78,10 @@ class Sides:
 
 
 def median_rank(capture: Sequence[Capture]) -> Capture:
-    """The rank that stands for a capture: the median (the lower one of two) by sum per step.
+    """The rank that stands for a capture: the median (the lower one of two) by own time per step.
 
     Args:
         capture: its ranks, at least one.
     """
-    ordered = sorted(capture, key=lambda r: (float(r.times[SUM].mean()) if r.steps else 0.0, r.rank or 0))
+    ordered = sorted(capture, key=lambda r: (float(r.times[OWN].mean()) if r.steps else 0.0, r.rank or 0))
     return ordered[(len(ordered) - 1) // 2]

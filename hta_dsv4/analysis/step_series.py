@@ -13,7 +13,7 @@ import pandas as pd
 
 from hta_dsv4.analysis.budgets import BUCKET, KERNEL, ORIGIN, ROLE, STEP, Budget
 from hta_dsv4.analysis.comparability import Conditions
-from hta_dsv4.analysis.counted import Counted
+from hta_dsv4.analysis.counted import Counted, own_by_run
 from hta_dsv4.analysis.profile import UNKNOWN
 from hta_dsv4.trace import activities as col
 
@@ -27,8 +27,9 @@ class Capture:
     Attributes:
         conditions: what the capture was recorded under.
         steps: counted steps.
-        times: measure (sum, busy, wall, idle) -> int64 [steps], ns.
-        ns: kind (bucket, role, origin, kernel) -> name -> int64 [steps], summed durations.
+        times: measure (sum, own, busy, wall, idle) -> int64 [steps], ns.
+        ns: kind (bucket, role, origin, kernel) -> name -> int64 [steps], own times: waiting for the launch ahead is no
+            row's.
         launches: the same, activities.
         rank: which rank of the capture; ``None`` where it has one only.
     """
@@ -61,7 +62,7 @@ def reduce_capture(
         rank: which rank it is, of several.
     """
     acts = part.activities
-    duration = acts[col.DUR_NS].to_numpy()
+    duration = own_by_run(acts, part.run[part.step])
     ns: dict[str, dict[str, np.ndarray]] = {}
     launches: dict[str, dict[str, np.ndarray]] = {}
     for kind, column in _COLUMN.items():

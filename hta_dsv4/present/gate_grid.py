@@ -83,7 +83,7 @@ def _subject(c: Check) -> str:
 
 
 def _said(c: Check, value: float | None, sign: bool = False) -> str:
-    """A value in its unit: us, launches, percent of the sum."""
+    """A value in its unit: us, launches, percent of the step's own time."""
     if value is None:
         return ABSENT
     plus = "+" if sign and value > 0 else ""
