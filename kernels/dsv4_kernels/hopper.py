@@ -19,9 +19,10 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from dsv4_kernels.call import DecodeCall
 from dsv4_kernels.hopper_consume import follow, score
-from dsv4_kernels.hopper_gather import gather_32, gather_64
+from dsv4_kernels.hopper_gather import gather
 from dsv4_kernels.hopper_produce import dependency_wait
 from dsv4_kernels.hopper_select import HopperConfig
+from dsv4_kernels.hopper_state import Lists, Ring, Share, Target
 from dsv4_kernels.runtime import LOG2_E, kernel_arguments
 from dsv4_kernels.select import CombineConfig
 from dsv4_kernels.split_k import Partials, combine_partials
@@ -31,11 +32,11 @@ from dsv4_kernels.split_k import Partials, combine_partials
 def scope_length(
     length_ptr: gl.tensor, request: gl.tensor, width: gl.tensor, HAS_LENGTH: gl.constexpr
 ) -> gl.tensor:
-    """As :func:`dsv4_kernels.core.scope_length`."""
+    """As :func:`dsv4_kernels.core.scope_length`, a negative length being 0."""
     if HAS_LENGTH:
-        return gl.minimum(gl.load(length_ptr + request), width)
+        return gl.maximum(gl.minimum(gl.load(length_ptr + request), width), 0)
     else:  # noqa: RET505  # (Triton wants the else)
-        return width
+        return gl.maximum(width, 0)
 
 
 @gluon.jit
@@ -77,62 +78,27 @@ def _sparse_mla_hopper_kernel(
     part = row * step + split
     length = scope_length(length_ptr, row // q_len, width, HAS_LENGTH)
     extra_length = scope_length(extra_length_ptr, row // q_len, extra_width, HAS_EXTRA_LENGTH)
-    # A negative length is an empty list.
-    length = gl.maximum(length, 0)
-    extra_length = gl.maximum(extra_length, 0)
     main_blocks = gl.cdiv(length, BLOCK_T)
     blocks = main_blocks
     if HAS_EXTRA:
         blocks += gl.cdiv(extra_length, BLOCK_T)
-    index_ptr += row.to(gl.int64) * width
-    extra_index_ptr += row.to(gl.int64) * extra_width
-    # Constexprs do not survive being put in a tuple by name, so the arguments stand here at length.
-    if BLOCK_T == 64:
-        gl.warp_specialize(
-            [
-                (gather_64, (
-                    words, bias_smem, full, empty, split, blocks, step, main_blocks, kv_ptr, page_stride, index_ptr,
-                    length, extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_length, PAGE_SIZE,
-                    EXTRA_PAGE_SIZE, HAS_EXTRA, BUFFERS, PREFETCH, HELPED,
-                )),
-                (score, (
-                    q_smem, kv, bias_smem, weight_smem, factor_smem, staging, full, empty, weighted, split, blocks,
-                    step, q_ptr, out_ptr, lse_ptr, sum_ptr, sink_ptr, row, part, group, heads, scale_log2, HAS_SINK,
-                    SGLANG, WHOLE, BLOCK_T, BUFFERS,
-                )),
-                (follow, (
-                    words, kv, bias_smem, weight_smem, factor_smem, staging, full, empty, weighted, split, blocks,
-                    step, main_blocks, kv_ptr, page_stride, index_ptr, length, extra_kv_ptr, extra_page_stride,
-                    extra_index_ptr, extra_length, out_ptr, part, group, heads, PAGE_SIZE, EXTRA_PAGE_SIZE,
-                    HAS_EXTRA, WHOLE, BLOCK_T, BUFFERS, HELPED,
-                )),
-            ],
-            [4, 4],
-            [SCORE_REGISTERS, FOLLOW_REGISTERS],
-        )  # fmt: skip
-    else:
-        gl.warp_specialize(
-            [
-                (gather_32, (
-                    words, bias_smem, full, empty, split, blocks, step, main_blocks, kv_ptr, page_stride, index_ptr,
-                    length, extra_kv_ptr, extra_page_stride, extra_index_ptr, extra_length, PAGE_SIZE,
-                    EXTRA_PAGE_SIZE, HAS_EXTRA, BUFFERS,
-                )),
-                (score, (
-                    q_smem, kv, bias_smem, weight_smem, factor_smem, staging, full, empty, weighted, split, blocks,
-                    step, q_ptr, out_ptr, lse_ptr, sum_ptr, sink_ptr, row, part, group, heads, scale_log2, HAS_SINK,
-                    SGLANG, WHOLE, BLOCK_T, BUFFERS,
-                )),
-                (follow, (
-                    words, kv, bias_smem, weight_smem, factor_smem, staging, full, empty, weighted, split, blocks,
-                    step, main_blocks, kv_ptr, page_stride, index_ptr, length, extra_kv_ptr, extra_page_stride,
-                    extra_index_ptr, extra_length, out_ptr, part, group, heads, PAGE_SIZE, EXTRA_PAGE_SIZE,
-                    HAS_EXTRA, WHOLE, BLOCK_T, BUFFERS, HELPED,
-                )),
-            ],
-            [4, 4],
-            [SCORE_REGISTERS, FOLLOW_REGISTERS],
-        )  # fmt: skip
+    lists = Lists(
+        kv_ptr, page_stride, index_ptr + row.to(gl.int64) * width, length,
+        extra_kv_ptr, extra_page_stride, extra_index_ptr + row.to(gl.int64) * extra_width, extra_length,
+        main_blocks, PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA, BLOCK_T,
+    )  # fmt: skip
+    share = Share(split, blocks, step)
+    ring = Ring(words, bias_smem, weight_smem, factor_smem, full, empty, weighted, BLOCK_T, BUFFERS)
+    target = Target(out_ptr, lse_ptr, sum_ptr, row, part, group, gl.to_tensor(heads), WHOLE)
+    gl.warp_specialize(
+        [
+            (gather, (lists, share, ring, HELPED)),
+            (score, (share, ring, target, q_smem, kv, staging, q_ptr, sink_ptr, scale_log2, HAS_SINK, SGLANG)),
+            (follow, (lists, share, ring, target, kv, staging, HELPED, PREFETCH)),
+        ],
+        [4, 4],
+        [SCORE_REGISTERS, FOLLOW_REGISTERS],
+    )  # fmt: skip
 
 
 def hopper_decode(

@@ -19,8 +19,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from dsv4_kernels.hopper_gather import help_first
+from dsv4_kernels.hopper_gather import help_first, prefetch_first, prefetch_next
 from dsv4_kernels.hopper_produce import block_barrier, dependency_wait, launch_dependents
+from dsv4_kernels.hopper_state import Lists, Ring, Share, Target
 
 # As in :mod:`dsv4_kernels.core`.
 NEGATIVE = gl.constexpr(-1.0e30)
@@ -50,14 +51,13 @@ def load_q(
 
 @gluon.jit
 def close(
-    m: gl.tensor, l: gl.tensor, lse_ptr: gl.tensor, sum_ptr: gl.tensor, sink_ptr: gl.tensor, row: gl.tensor,
-    part: gl.tensor, group: gl.tensor, heads: gl.tensor, HAS_SINK: gl.constexpr, SGLANG: gl.constexpr,
-    WHOLE: gl.constexpr, HEADS: gl.constexpr,
+    target: Target, m: gl.tensor, l: gl.tensor, sink_ptr: gl.tensor, HAS_SINK: gl.constexpr, SGLANG: gl.constexpr,
+    HEADS: gl.constexpr,
 ) -> gl.tensor:  # fmt: skip
     """Write lse, or a split's maximum and sum; the factor on the output, as :func:`dsv4_kernels.core.finish`."""
-    head = group * 64 + gl.arange(0, 64, HEADS)
-    inside = head < heads
-    if WHOLE:
+    head = target.group * 64 + gl.arange(0, 64, HEADS)
+    inside = head < target.heads
+    if target.WHOLE:
         empty = l == 0.0
         denominator = l
         lse = (m + gl.log2(l)) * LN_2
@@ -72,11 +72,11 @@ def close(
                 lse = gl.where(empty, float("inf"), lse)
         else:
             lse = gl.where(empty, float("-inf") if SGLANG else float("inf"), lse)
-        gl.store(lse_ptr + row * heads + head, lse, mask=inside)
+        gl.store(target.lse_ptr + target.row * target.heads + head, lse, mask=inside)
         return gl.where(empty, 0.0, 1.0 / denominator)
     else:
-        gl.store(lse_ptr + part * heads + head, m, mask=inside)
-        gl.store(sum_ptr + part * heads + head, l, mask=inside)
+        gl.store(target.lse_ptr + target.part * target.heads + head, m, mask=inside)
+        gl.store(target.sum_ptr + target.part * target.heads + head, l, mask=inside)
         return l
 
 
@@ -90,62 +90,62 @@ def opaque(value: gl.tensor) -> gl.tensor:
 
 @gluon.jit
 def store_half(
-    acc: gl.tensor, staging: gl.shared_memory_descriptor, empty: gl.shared_memory_descriptor, i: gl.tensor,
-    out_ptr: gl.tensor, part: gl.tensor, group: gl.tensor, heads: gl.tensor,
-    HALF: gl.constexpr, BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
-) -> None:  # fmt: skip
+    acc: gl.tensor,
+    staging: gl.shared_memory_descriptor,
+    ring: Ring,
+    target: Target,
+    i: gl.tensor,
+    HALF: gl.constexpr,
+) -> None:
     """Write 256 output columns in stores of 16 bytes, turned round in a buffer that nobody reads any more."""
     LINES: gl.constexpr = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0])
-    if BLOCK_T == 64:
-        free = i % BUFFERS
-        mbarrier.wait(empty.index(free), ((i // BUFFERS) & 1) ^ 1)
+    if ring.BLOCK_T == 64:
+        free = i % ring.BUFFERS
+        mbarrier.wait(ring.empty.index(free), ((i // ring.BUFFERS) & 1) ^ 1)
         slot = staging.index(2 * free + HALF)
     else:
-        free = (i + HALF) % BUFFERS
-        mbarrier.wait(empty.index(free), (((i + HALF) // BUFFERS) & 1) ^ 1)
+        free = (i + HALF) % ring.BUFFERS
+        mbarrier.wait(ring.empty.index(free), (((i + HALF) // ring.BUFFERS) & 1) ^ 1)
         slot = staging.index(free)
     slot.store(acc.to(gl.bfloat16))
     result = slot.load(LINES)
     # Addresses computed from something the compiler knows would be computed before the loop, kept, and spilled.
-    head = opaque(group) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LINES))
+    head = opaque(target.group) * 64 + gl.arange(0, 64, gl.SliceLayout(1, LINES))
     column = HALF * 256 + gl.arange(0, 256, gl.SliceLayout(0, LINES))
-    base = out_ptr + part.to(gl.int64) * heads * 512
-    gl.store(base + (head[:, None] * 512 + column[None, :]), result, mask=(head < heads)[:, None])
+    base = target.out_ptr + target.part.to(gl.int64) * target.heads * 512
+    gl.store(base + (head[:, None] * 512 + column[None, :]), result, mask=(head < target.heads)[:, None])
 
 
 @gluon.jit
 def score(
-    q_smem: gl.shared_memory_descriptor, kv: gl.shared_memory_descriptor, bias_smem: gl.shared_memory_descriptor,
-    weight_smem: gl.shared_memory_descriptor, factor_smem: gl.shared_memory_descriptor,
-    staging: gl.shared_memory_descriptor, full: gl.shared_memory_descriptor, empty: gl.shared_memory_descriptor,
-    weighted: gl.shared_memory_descriptor, first: gl.tensor, blocks: gl.tensor, step: gl.tensor,
-    q_ptr: gl.tensor, out_ptr: gl.tensor, lse_ptr: gl.tensor, sum_ptr: gl.tensor, sink_ptr: gl.tensor,
-    row: gl.tensor, part: gl.tensor, group: gl.tensor, heads: gl.tensor, scale_log2: gl.tensor,
-    HAS_SINK: gl.constexpr, SGLANG: gl.constexpr, WHOLE: gl.constexpr,
-    BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
+    share: Share, ring: Ring, target: Target, q_smem: gl.shared_memory_descriptor, kv: gl.shared_memory_descriptor,
+    staging: gl.shared_memory_descriptor, q_ptr: gl.tensor, sink_ptr: gl.tensor, scale_log2: gl.tensor,
+    HAS_SINK: gl.constexpr, SGLANG: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Scores, softmax and the left output columns of blocks ``first, first + step, ...``."""
-    QK: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_T, 16])
+    """Scores, softmax and the left output columns."""
+    QK: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ring.BLOCK_T, 16])
     PV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
     HEADS: gl.constexpr = gl.SliceLayout(1, QK)
     dependency_wait()
-    load_q(q_smem, q_ptr, row, group, heads)
+    load_q(q_smem, q_ptr, target.row, target.group, target.heads)
     acc = gl.zeros([64, 256], gl.float32, PV)
     m = gl.full([64], NEGATIVE, gl.float32, HEADS)
     l = gl.zeros([64], gl.float32, HEADS)
     i = 0
-    for _ in range(first, blocks, step):
-        buffer = i % BUFFERS
-        mbarrier.wait(full.index(buffer), (i // BUFFERS) & 1)
+    for _ in range(share.first, share.blocks, share.step):
+        buffer = i % ring.BUFFERS
+        mbarrier.wait(ring.full.index(buffer), (i // ring.BUFFERS) & 1)
+        # Here and not in the gathering warps, where it would wait for the loads they have in flight too.
+        fence_async_shared()
         tile = kv.index(buffer)
         scores = warpgroup_mma(
             q_smem,
             tile.permute((1, 0)),
-            gl.zeros([64, BLOCK_T], gl.float32, QK),
+            gl.zeros([64, ring.BLOCK_T], gl.float32, QK),
             use_acc=False,
             is_async=True,
         )
-        bias = bias_smem.index(buffer).load(gl.SliceLayout(0, QK))
+        bias = ring.bias.index(buffer).load(gl.SliceLayout(0, QK))
         scores = warpgroup_mma_wait(0, [scores]) * scale_log2 + bias[None, :]
         m_new = gl.maximum(m, gl.max(scores, 1))
         weights = gl.exp2(scores - m_new[:, None])
@@ -153,68 +153,68 @@ def score(
         m = m_new
         l = l * alpha + gl.sum(weights, 1)
         operand = weights.to(gl.bfloat16)
-        weight_smem.index(buffer).store(operand)
-        factor_smem.index(buffer).store(alpha)
-        fence_async_shared()
+        ring.weights.index(buffer).store(operand)
+        ring.factors.index(buffer).store(alpha)
         block_barrier()
-        mbarrier.arrive(weighted.index(buffer), count=1)
+        mbarrier.arrive(ring.weighted.index(buffer), count=1)
         acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, PV))[:, None]
         operand = gl.convert_layout(operand, gl.DotOperandLayout(0, PV, 2))
         acc = warpgroup_mma(operand, tile.slice(0, 256, dim=1), acc, is_async=True)
         acc = warpgroup_mma_wait(0, [acc])
         # One thread arrives for all, and every warp must have finished its product.
         block_barrier()
-        mbarrier.arrive(empty.index(buffer), count=1)
+        mbarrier.arrive(ring.empty.index(buffer), count=1)
         i += 1
     launch_dependents()
-    factor = close(m, l, lse_ptr, sum_ptr, sink_ptr, row, part, group, heads, HAS_SINK, SGLANG, WHOLE, HEADS)
-    if WHOLE:
+    factor = close(target, m, l, sink_ptr, HAS_SINK, SGLANG, HEADS)
+    if target.WHOLE:
         # The follower's factor goes the way of the others, as of one more block.
-        buffer = i % BUFFERS
-        mbarrier.wait(empty.index(buffer), ((i // BUFFERS) & 1) ^ 1)
-        factor_smem.index(buffer).store(factor)
+        buffer = i % ring.BUFFERS
+        mbarrier.wait(ring.empty.index(buffer), ((i // ring.BUFFERS) & 1) ^ 1)
+        ring.factors.index(buffer).store(factor)
         block_barrier()
-        mbarrier.arrive(weighted.index(buffer), count=1)
+        mbarrier.arrive(ring.weighted.index(buffer), count=1)
         acc = acc * gl.convert_layout(factor, gl.SliceLayout(1, PV))[:, None]
-    store_half(acc, staging, empty, i, out_ptr, part, group, heads, 0, BLOCK_T, BUFFERS)
+    store_half(acc, staging, ring, target, i, 0)
 
 
 @gluon.jit
 def follow(
-    words: gl.shared_memory_descriptor, kv: gl.shared_memory_descriptor, bias_smem: gl.shared_memory_descriptor,
-    weight_smem: gl.shared_memory_descriptor, factor_smem: gl.shared_memory_descriptor,
-    staging: gl.shared_memory_descriptor, full: gl.shared_memory_descriptor, empty: gl.shared_memory_descriptor,
-    weighted: gl.shared_memory_descriptor, first: gl.tensor, blocks: gl.tensor, step: gl.tensor,
-    main_blocks: gl.tensor, kv_ptr: gl.tensor, page_stride: gl.tensor, index_ptr: gl.tensor, length: gl.tensor,
-    extra_kv_ptr: gl.tensor, extra_page_stride: gl.tensor, extra_index_ptr: gl.tensor, extra_length: gl.tensor,
-    out_ptr: gl.tensor, part: gl.tensor, group: gl.tensor, heads: gl.tensor,
-    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, HAS_EXTRA: gl.constexpr, WHOLE: gl.constexpr,
-    BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr, HELPED: gl.constexpr,
+    lists: Lists, share: Share, ring: Ring, target: Target, kv: gl.shared_memory_descriptor,
+    staging: gl.shared_memory_descriptor, HELPED: gl.constexpr, PREFETCH: gl.constexpr,
 ) -> None:  # fmt: skip
-    """The right output columns, from the scorer's weights; with ``HELPED`` a piece of the first block before that."""
+    """The right output columns, from the scorer's weights.
+
+    These warps wait most: with ``HELPED`` they decode a piece of the first block, and with ``PREFETCH`` they ask L2
+    for the blocks that many ahead of theirs.
+    """
     PV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
+    if HELPED or PREFETCH > 0:
+        dependency_wait()
     if HELPED:
-        help_first(
-            words, bias_smem, full, first, blocks, main_blocks, kv_ptr, page_stride, index_ptr, length, extra_kv_ptr,
-            extra_page_stride, extra_index_ptr, extra_length, PAGE_SIZE, EXTRA_PAGE_SIZE, HAS_EXTRA,
-        )  # fmt: skip
+        help_first(lists, share, ring)
+    if PREFETCH > 0:
+        distant = prefetch_first(lists, share, PREFETCH)
     acc = gl.zeros([64, 256], gl.float32, PV)
     i = 0
-    for _ in range(first, blocks, step):
-        buffer = i % BUFFERS
-        phase = (i // BUFFERS) & 1
-        mbarrier.wait(full.index(buffer), phase)
-        mbarrier.wait(weighted.index(buffer), phase)
-        acc = acc * factor_smem.index(buffer).load(gl.SliceLayout(1, PV))[:, None]
+    for block in range(share.first, share.blocks, share.step):
+        if PREFETCH > 0:
+            distant = prefetch_next(lists, share, block + PREFETCH * share.step, distant)
+        buffer = i % ring.BUFFERS
+        phase = (i // ring.BUFFERS) & 1
+        mbarrier.wait(ring.full.index(buffer), phase)
+        mbarrier.wait(ring.weighted.index(buffer), phase)
+        fence_async_shared()
+        acc = acc * ring.factors.index(buffer).load(gl.SliceLayout(1, PV))[:, None]
         acc = warpgroup_mma(
-            weight_smem.index(buffer), kv.index(buffer).slice(256, 256, dim=1), acc, is_async=True
+            ring.weights.index(buffer), kv.index(buffer).slice(256, 256, dim=1), acc, is_async=True
         )
         acc = warpgroup_mma_wait(0, [acc])
         block_barrier()
-        mbarrier.arrive(empty.index(buffer), count=1)
+        mbarrier.arrive(ring.empty.index(buffer), count=1)
         i += 1
-    if WHOLE:
-        buffer = i % BUFFERS
-        mbarrier.wait(weighted.index(buffer), (i // BUFFERS) & 1)
-        acc = acc * factor_smem.index(buffer).load(gl.SliceLayout(1, PV))[:, None]
-    store_half(acc, staging, empty, i, out_ptr, part, group, heads, 1, BLOCK_T, BUFFERS)
+    if target.WHOLE:
+        buffer = i % ring.BUFFERS
+        mbarrier.wait(ring.weighted.index(buffer), (i // ring.BUFFERS) & 1)
+        acc = acc * ring.factors.index(buffer).load(gl.SliceLayout(1, PV))[:, None]
+    store_half(acc, staging, ring, target, i, 1)

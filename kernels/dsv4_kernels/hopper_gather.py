@@ -1,250 +1,153 @@
-"""Which piece the producing warps of the Hopper form work on when: the loops around :mod:`hopper_produce`."""
+"""Which piece the producing warps of the Hopper form work on when: the loop around :mod:`hopper_produce`."""
 
-# ruff: noqa: SIM113
-# (Triton compiles no enumerate.)
 from __future__ import annotations
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from dsv4_kernels.hopper_produce import dependency_wait, fetch, load_slots, prefetch, publish
+from dsv4_kernels.hopper_produce import (
+    LINES,
+    PIECE,
+    WORDS,
+    block_barrier,
+    dependency_wait,
+    load_codes,
+    load_half,
+    prefetch,
+    write_half,
+)
+from dsv4_kernels.hopper_state import Lists, Ring, Share
 
 
 @gluon.jit
-def gather_64(
-    words: gl.shared_memory_descriptor, bias_smem: gl.shared_memory_descriptor, full: gl.shared_memory_descriptor,
-    empty: gl.shared_memory_descriptor, first: gl.tensor, blocks: gl.tensor, step: gl.tensor, main_blocks: gl.tensor,
-    kv_ptr: gl.tensor, page_stride: gl.tensor, index_ptr: gl.tensor, length: gl.tensor, extra_kv_ptr: gl.tensor,
-    extra_page_stride: gl.tensor, extra_index_ptr: gl.tensor, extra_length: gl.tensor,
-    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, HAS_EXTRA: gl.constexpr, BUFFERS: gl.constexpr,
-    PREFETCH: gl.constexpr, HELPED: gl.constexpr,
-) -> None:  # fmt: skip
-    """Blocks of 64 tokens, ``first, first + step, ...``: two pieces each, one of each kind always in flight.
+def announce(ring: Ring, buffer: gl.tensor) -> None:
+    """Say that a piece of a buffer is written.
 
-    With ``HELPED`` the second piece of the first block is :func:`help_first`'s. ``PREFETCH`` counts how many blocks
-    ahead of the one being written L2 is asked for; 0 for not at all.
+    Its readers are on the tensor cores' side of shared memory; the fence between the two sides is theirs. Here it
+    would wait for the loads of the next pieces as well.
     """
-    WORDS: gl.constexpr = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
-    LINES: gl.constexpr = gl.BlockedLayout([1, 4], [16, 2], [4, 1], [1, 0])
-    # Helped, the loop starts a block later, and the second pieces' loads with it.
-    LATER: gl.constexpr = 1 if HELPED else 0
+    block_barrier()
+    mbarrier.arrive(ring.full.index(buffer), count=1)
+
+
+@gluon.jit
+def write_bias(ring: Ring, buffer: gl.tensor, valid: gl.tensor, HALF: gl.constexpr) -> None:
+    """0 for a piece's valid tokens, -inf for the others."""
+    ring.bias.index(buffer).slice(HALF * PIECE, PIECE).store(gl.where(valid, 0.0, float("-inf")))
+
+
+@gluon.jit
+def load_piece(lists: Lists, block: gl.tensor, slots: gl.tensor) -> gl.tensor:
+    """Start all loads of a piece: its left half, right half and scales, and which tokens are valid."""
+    valid = slots >= 0
+    where = lists.locate(block, slots)
+    return load_half(where, valid, 0), load_half(where, valid, 1), load_codes(where, valid), valid
+
+
+@gluon.jit
+def start(lists: Lists, share: Share, piece: gl.constexpr) -> gl.tensor:
+    """Start a piece, and the load of the slots of the next but one: what :func:`turn` takes and gives."""
+    PIECES: gl.constexpr = lists.BLOCK_T // PIECE
+    token = piece % PIECES * PIECE + gl.arange(0, PIECE, gl.SliceLayout(1, WORDS))
+    block = share.first + piece // PIECES * share.step
+    loaded = load_piece(lists, block, lists.slots(block, token))
+    return loaded, lists.slots(block + 2 // PIECES * share.step, token)
+
+
+@gluon.jit
+def turn(
+    state: gl.tensor, lists: Lists, share: Share, ring: Ring, piece: gl.tensor, HALF: gl.constexpr
+) -> gl.tensor:  # fmt: skip
+    """Write a piece whose bytes are on their way, and start the next but one in its registers.
+
+    Args:
+        state: What :func:`start` or the last turn of this parity gave.
+        lists: The row's tokens.
+        share: The program's blocks.
+        ring: Where the piece goes.
+        piece: Its number among the program's.
+        HALF: Which piece of its block.
+    """
+    PIECES: gl.constexpr = lists.BLOCK_T // PIECE
+    loaded, slots = state
+    left, right, codes, valid = loaded
+    i = piece // PIECES
+    buffer = i % ring.BUFFERS
+    block = share.first + (i + 2 // PIECES) * share.step
+    where = lists.locate(block, slots)
+    if HALF == 0:
+        mbarrier.wait(ring.empty.index(buffer), ((i // ring.BUFFERS) & 1) ^ 1)
+    write_bias(ring, buffer, valid, HALF)
+    valid = slots >= 0
+    tile = ring.words.index(buffer).slice(HALF * PIECE, PIECE, dim=0)
+    write_half(tile, left, codes, 0)
+    left = load_half(where, valid, 0)
+    write_half(tile, right, codes, 1)
+    announce(ring, buffer)
+    right = load_half(where, valid, 1)
+    codes = load_codes(where, valid)
+    token = HALF * PIECE + gl.arange(0, PIECE, gl.SliceLayout(1, WORDS))
+    return (left, right, codes, valid), lists.slots(block + 2 // PIECES * share.step, token)
+
+
+@gluon.jit
+def gather(lists: Lists, share: Share, ring: Ring, HELPED: gl.constexpr) -> None:
+    """All pieces of a program's blocks, the even ones through ``a`` and the odd ones through ``b``.
+
+    With ``HELPED`` (blocks of 64 only) the second piece of the first block is :func:`help_first`'s.
+    """
+    PIECES: gl.constexpr = lists.BLOCK_T // PIECE
     dependency_wait()
-    low = gl.arange(0, 32, gl.SliceLayout(1, WORDS))
-    high = low + 32
-    every = gl.arange(0, 64, gl.SliceLayout(1, LINES))
-    slots_a = load_slots(
-        first, low, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 64
-    )
-    block_b = first + LATER * step
-    slots_b = load_slots(
-        block_b, high, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 64
-    )
-    raw_a, codes_a = fetch(
-        slots_a, first >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA, PAGE_SIZE,
-        EXTRA_PAGE_SIZE, WORDS,
-    )  # fmt: skip
-    valid_a = slots_a >= 0
-    raw_b, codes_b = fetch(
-        slots_b, block_b >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA, PAGE_SIZE,
-        EXTRA_PAGE_SIZE, WORDS,
-    )  # fmt: skip
-    valid_b = slots_b >= 0
-    following = first + step
-    slots_a = load_slots(
-        following, low, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 64
-    )
-    block_b += step
-    slots_b = load_slots(
-        block_b, high, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 64
-    )
-    if PREFETCH > 0:
-        distant = following
-        far = load_slots(
-            distant, every, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 64
-        )
-        for _ in gl.static_range(1, PREFETCH):
-            beyond = load_slots(
-                distant + step,
-                every,
-                main_blocks,
-                index_ptr,
-                length,
-                extra_index_ptr,
-                extra_length,
-                HAS_EXTRA,
-                64,
-            )
-            prefetch(
-                distant, far, main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA, PAGE_SIZE,
-                EXTRA_PAGE_SIZE, LINES,
-            )  # fmt: skip
-            far = beyond
-            distant += step
-    i = 0
-    start = first
+    pieces = gl.cdiv(gl.maximum(share.blocks - share.first, 0), share.step) * PIECES
+    a = start(lists, share, 0)
+    b = start(lists, share, 3 if HELPED else 1)
+    begin = 0
     if HELPED:
-        if first < blocks:
-            publish(words.index(0).slice(0, 32, dim=0), bias_smem.index(0).slice(0, 32), full.index(0),
-                    raw_a, codes_a, valid_a)  # fmt: skip
-            raw_a, codes_a = fetch(
-                slots_a, following >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA,
-                PAGE_SIZE, EXTRA_PAGE_SIZE, WORDS,
-            )  # fmt: skip
-            valid_a = slots_a >= 0
-            slots_a = load_slots(
-                following + step,
-                low,
-                main_blocks,
-                index_ptr,
-                length,
-                extra_index_ptr,
-                extra_length,
-                HAS_EXTRA,
-                64,
-            )
-        i = 1
-        start = following
-    for block in range(start, blocks, step):
-        buffer = i % BUFFERS
-        following = block + step
-        mbarrier.wait(empty.index(buffer), ((i // BUFFERS) & 1) ^ 1)
-        tile = words.index(buffer)
-        bias = bias_smem.index(buffer)
-        if PREFETCH > 0:
-            distant = block + (PREFETCH - LATER) * step
-            beyond = load_slots(
-                distant + step,
-                every,
-                main_blocks,
-                index_ptr,
-                length,
-                extra_index_ptr,
-                extra_length,
-                HAS_EXTRA,
-                64,
-            )
-            prefetch(
-                distant, far, main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA, PAGE_SIZE,
-                EXTRA_PAGE_SIZE, LINES,
-            )  # fmt: skip
-            far = beyond
-        publish(tile.slice(0, 32, dim=0), bias.slice(0, 32), full.index(buffer), raw_a, codes_a, valid_a)
-        raw_a, codes_a = fetch(
-            slots_a, following >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA,
-            PAGE_SIZE, EXTRA_PAGE_SIZE, WORDS,
-        )  # fmt: skip
-        valid_a = slots_a >= 0
-        slots_a = load_slots(
-            following + step,
-            low,
-            main_blocks,
-            index_ptr,
-            length,
-            extra_index_ptr,
-            extra_length,
-            HAS_EXTRA,
-            64,
-        )
-        publish(tile.slice(32, 32, dim=0), bias.slice(32, 32), full.index(buffer), raw_b, codes_b, valid_b)
-        raw_b, codes_b = fetch(
-            slots_b, following >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA,
-            PAGE_SIZE, EXTRA_PAGE_SIZE, WORDS,
-        )  # fmt: skip
-        valid_b = slots_b >= 0
-        slots_b = load_slots(
-            following + step,
-            high,
-            main_blocks,
-            index_ptr,
-            length,
-            extra_index_ptr,
-            extra_length,
-            HAS_EXTRA,
-            64,
-        )
-        i += 1
+        if pieces > 0:
+            a = turn(a, lists, share, ring, 0, 0)
+        begin = 2
+    for piece in range(begin, pieces, 2):
+        a = turn(a, lists, share, ring, piece, 0)
+        if PIECES == 2:
+            b = turn(b, lists, share, ring, piece + 1, 1)
+        else:
+            if piece + 1 < pieces:
+                b = turn(b, lists, share, ring, piece + 1, 0)
 
 
 @gluon.jit
-def help_first(
-    words: gl.shared_memory_descriptor, bias_smem: gl.shared_memory_descriptor, full: gl.shared_memory_descriptor,
-    first: gl.tensor, blocks: gl.tensor, main_blocks: gl.tensor,
-    kv_ptr: gl.tensor, page_stride: gl.tensor, index_ptr: gl.tensor, length: gl.tensor, extra_kv_ptr: gl.tensor,
-    extra_page_stride: gl.tensor, extra_index_ptr: gl.tensor, extra_length: gl.tensor,
-    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, HAS_EXTRA: gl.constexpr,
-) -> None:  # fmt: skip
+def help_first(lists: Lists, share: Share, ring: Ring) -> None:
     """The second piece of the first block, made by four warps that have nothing to do yet."""
-    WORDS: gl.constexpr = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
-    dependency_wait()
-    if first < blocks:
-        high = 32 + gl.arange(0, 32, gl.SliceLayout(1, WORDS))
-        slots = load_slots(
-            first, high, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 64
-        )
-        raw, codes = fetch(
-            slots, first >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA, PAGE_SIZE,
-            EXTRA_PAGE_SIZE, WORDS,
-        )  # fmt: skip
-        publish(words.index(0).slice(32, 32, dim=0), bias_smem.index(0).slice(32, 32), full.index(0),
-                raw, codes, slots >= 0)  # fmt: skip
+    if share.first < share.blocks:
+        slots = lists.slots(share.first, PIECE + gl.arange(0, PIECE, gl.SliceLayout(1, WORDS)))
+        left, right, codes, valid = load_piece(lists, share.first, slots)
+        write_bias(ring, 0, valid, 1)
+        tile = ring.words.index(0).slice(PIECE, PIECE, dim=0)
+        write_half(tile, left, codes, 0)
+        write_half(tile, right, codes, 1)
+        announce(ring, 0)
 
 
 @gluon.jit
-def gather_32(
-    words: gl.shared_memory_descriptor, bias_smem: gl.shared_memory_descriptor, full: gl.shared_memory_descriptor,
-    empty: gl.shared_memory_descriptor, first: gl.tensor, blocks: gl.tensor, step: gl.tensor, main_blocks: gl.tensor,
-    kv_ptr: gl.tensor, page_stride: gl.tensor, index_ptr: gl.tensor, length: gl.tensor, extra_kv_ptr: gl.tensor,
-    extra_page_stride: gl.tensor, extra_index_ptr: gl.tensor, extra_length: gl.tensor,
-    PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, HAS_EXTRA: gl.constexpr, BUFFERS: gl.constexpr,
-) -> None:  # fmt: skip
-    """Blocks of 32 tokens, ``first, first + step, ...``: a piece each, the next one's loads in flight."""
-    WORDS: gl.constexpr = gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0])
-    dependency_wait()
-    token = gl.arange(0, 32, gl.SliceLayout(1, WORDS))
-    following = first + step
-    here = load_slots(
-        first, token, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 32
-    )
-    there = load_slots(
-        following, token, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 32
-    )
-    raw, codes = fetch(
-        here, first >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA, PAGE_SIZE,
-        EXTRA_PAGE_SIZE, WORDS,
-    )  # fmt: skip
-    next_raw, next_codes = fetch(
-        there, following >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA, PAGE_SIZE,
-        EXTRA_PAGE_SIZE, WORDS,
-    )  # fmt: skip
-    valid = here >= 0
-    next_valid = there >= 0
-    slots = load_slots(
-        following + step, token, main_blocks, index_ptr, length, extra_index_ptr, extra_length, HAS_EXTRA, 32
-    )
-    i = 0
-    for block in range(first, blocks, step):
-        buffer = i % BUFFERS
-        mbarrier.wait(empty.index(buffer), ((i // BUFFERS) & 1) ^ 1)
-        publish(words.index(buffer), bias_smem.index(buffer), full.index(buffer), raw, codes, valid)
-        raw = next_raw
-        codes = next_codes
-        valid = next_valid
-        following = block + 2 * step
-        next_raw, next_codes = fetch(
-            slots, following >= main_blocks, kv_ptr, page_stride, extra_kv_ptr, extra_page_stride, HAS_EXTRA,
-            PAGE_SIZE, EXTRA_PAGE_SIZE, WORDS,
-        )  # fmt: skip
-        next_valid = slots >= 0
-        slots = load_slots(
-            following + step,
-            token,
-            main_blocks,
-            index_ptr,
-            length,
-            extra_index_ptr,
-            extra_length,
-            HAS_EXTRA,
-            32,
-        )
-        i += 1
+def distant_slots(lists: Lists, block: gl.tensor) -> gl.tensor:
+    """All slots of a block, laid out for :func:`prefetch_next`."""
+    return lists.slots(block, gl.arange(0, lists.BLOCK_T, gl.SliceLayout(1, LINES)))
+
+
+@gluon.jit
+def prefetch_first(lists: Lists, share: Share, PREFETCH: gl.constexpr) -> gl.tensor:
+    """Ask L2 for the program's blocks 1 to ``PREFETCH - 1``; the slots of block ``PREFETCH``."""
+    slots = distant_slots(lists, share.first + share.step)
+    for i in gl.static_range(1, PREFETCH):
+        beyond = distant_slots(lists, share.first + (i + 1) * share.step)
+        prefetch(lists, share.first + i * share.step, slots)
+        slots = beyond
+    return slots
+
+
+@gluon.jit
+def prefetch_next(lists: Lists, share: Share, block: gl.tensor, slots: gl.tensor) -> gl.tensor:
+    """Ask L2 for a block, whose slots were loaded a turn ago; the slots of the next one."""
+    prefetch(lists, block, slots)
+    return distant_slots(lists, block + share.step)

@@ -27,7 +27,7 @@ class HopperConfig:
         block_t: Tokens per block, 64 or 32.
         buffers: Blocks in shared memory; 64 tokens allow 2, 32 tokens 4.
         helped: The first block is decoded by eight warps instead of four; needs ``block_t`` 64.
-        prefetch: How many blocks ahead L2 is asked for; 0 for not at all; needs ``block_t`` 64.
+        prefetch: How many blocks ahead of the following warps' one L2 is asked for; 0 for not at all.
         score_registers: Registers of a scoring thread.
         follow_registers: Registers of a following thread. The gathering ones get what is left of 504.
     """
@@ -41,12 +41,12 @@ class HopperConfig:
 
 
 # One block a program: the only thing that counts is how soon it is there. A few small blocks: short blocks divide more
-# evenly over the programs. Many blocks: fewer and larger steps, and L2 asked in time.
+# evenly over the programs. Many blocks: larger steps, with L2 asked ahead of them or not.
 FORMS: dict[str, HopperConfig] = {
-    "one_block": HopperConfig(64, 2, True, 0, 200, 176),
+    "one_block": HopperConfig(64, 2, True, 0, 208, 168),
     "short": HopperConfig(32, 4, False, 0, 200, 168),
-    "loop": HopperConfig(64, 2, False, 1, 200, 176),
-    "helped_loop": HopperConfig(64, 2, True, 2, 200, 176),
+    "loop": HopperConfig(64, 2, False, 0, 208, 168),
+    "helped_loop": HopperConfig(64, 2, True, 2, 208, 168),
 }
 
 

@@ -12,9 +12,10 @@ from dsv4_kernels.select import WGMMA_SHARED
 # What the device code uses, by module. One name of a tuple is enough: Triton 3.7 renamed the barrier.
 _LANGUAGE = "triton.experimental.gluon.language"
 _NEEDED: dict[str, tuple[str | tuple[str, ...], ...]] = {
-    "triton.experimental.gluon": ("jit",),
+    "triton.experimental.gluon": ("jit", "constexpr_function"),
+    "triton.language.core": ("_aggregate",),
     _LANGUAGE: (
-        "warp_specialize", "allocate_shared_memory", "inline_asm_elementwise", "convert_layout", "join",
+        "warp_specialize", "allocate_shared_memory", "inline_asm_elementwise", "convert_layout", "join", "to_tensor",
         "NVMMASharedLayout", "NVMMADistributedLayout", "SwizzledSharedLayout", "BlockedLayout", "DotOperandLayout",
         ("barrier", "thread_barrier"),
     ),

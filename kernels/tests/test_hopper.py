@@ -18,7 +18,7 @@ import torch
 from dsv4_kernels import decode, hopper_support, pack_kv, sparse_mla_decode
 from dsv4_kernels._device import Device
 from dsv4_kernels.call import make_call
-from dsv4_kernels.hopper_select import FORMS, choose, hopper_splits, measurements, parse
+from dsv4_kernels.hopper_select import FORMS, Measured, choose, hopper_splits, measurements, parse
 from dsv4_kernels.hopper_support import missing_from_gluon, unavailable
 from dsv4_kernels.select import LARGEST_SPLITS, MAX_SPLITS, count_blocks
 from hypothesis import given
@@ -44,15 +44,16 @@ def test_the_shipped_choices_can_run() -> None:
         assert entry.rows >= 1
 
 
-@pytest.mark.parametrize(
-    ("rows", "form", "splits"),
-    [(4, "helped_loop", 10), (8, "one_block", 10), (16, "short", 8), (32, "short", 4), (64, "helped_loop", 2),
-     (128, "helped_loop", 1)],
-)  # fmt: skip
-def test_choices_on_an_h200(rows: int, form: str, splits: int) -> None:
-    """A batch that was measured -> the form that was fastest, as many programs as SMs."""
-    assert choose(rows, 64, WIDTHS).form == form
-    assert hopper_splits(rows, 64, WIDTHS, 132, FORMS[form].block_t) == splits
+@pytest.mark.parametrize("entry", measurements(), ids=lambda entry: f"{entry.rows}x{sum(entry.widths)}")
+def test_what_was_measured_is_what_runs(entry: Measured) -> None:
+    """A call that was measured on the card -> the form and combine that were fastest, in one wave of its SMs."""
+    assert choose(entry.rows, 64, entry.widths) == entry.choice
+    if entry.choice.form != "split_k":
+        block_t = FORMS[entry.choice.form].block_t
+        splits = hopper_splits(entry.rows, 64, entry.widths, 132, block_t)
+        assert splits * entry.rows <= 132
+        blocks = count_blocks(entry.widths, block_t)
+        assert splits == blocks or (splits + 1) * entry.rows > 132, "an SM is left without work"
 
 
 @pytest.mark.parametrize("heads", [1, 64, 65, 128])
@@ -136,10 +137,15 @@ def test_auto_runs_the_plain_form_elsewhere() -> None:
 
 @pytest.mark.parametrize(
     ("variant", "rows", "expected"),
-    [("auto", 1, "split_k"), ("auto", 8, "one_block"), ("hopper", 1, "one_block"), ("hopper", 128, "helped_loop")],
+    [("auto", 1, "split_k"), ("auto", 100, "short"), ("hopper", 1, "one_block"), ("hopper", 100, "short")],
 )  # fmt: skip
 def test_on_sm_90(variant: Any, rows: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200 -> auto takes what was measured fastest, "hopper" a Hopper form even where another was faster."""
+    text = json.dumps({"choices": [
+        {"tokens": WIDTHS, "rows": rows, "form": form, "combine": [1, 512, 4], "eager": False, "microseconds": 1}
+        for rows, form in ((1, "split_k"), (100, "short"))
+    ]})  # fmt: skip
+    monkeypatch.setattr("dsv4_kernels.hopper_select.measurements", lambda: parse(text))
     taken = []
     monkeypatch.setattr(decode, "describe_device", lambda tensor: H200)
     monkeypatch.setattr(decode, "unavailable", lambda device: None)
