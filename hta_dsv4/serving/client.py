@@ -155,8 +155,7 @@ async def ask(
             f"{shown(client, path)}: the answer is not over after {timeout_s:.0f} s; look at the server's log"
         ) from None
     refuse_redirect(client, path, response)
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return Answer(response.status_code, read, kind)
+    return Answer(response.status_code, read)
 
 
 async def _whole(
