@@ -237,10 +237,13 @@ class ReducedRun(Run):
         rank = self.shares(ALWAYS).median_rank.rank
         return next(i for i, r in enumerate(self.reduced) if rank in r.ranks)
 
-    @cached_property
-    def counted(self) -> Counted:
-        """The counted steps of the rank that stands for the variant, fetched."""
-        return self.fetch(self.reduced[self._counted_at].job, self.shares(ALWAYS).median_rank.rank)
+    def counted_of(self, rank: int) -> Counted:
+        """The counted steps of one rank, fetched.
+
+        Args:
+            rank: one of :attr:`ranks`.
+        """
+        return self.fetch(next(r for r in self.reduced if rank in r.ranks).job, rank)
 
     def info(self) -> tuple[Info, ...]:
         """What each trace is, has and lacks; where it was asked for as traces were reduced.

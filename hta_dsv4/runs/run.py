@@ -1,4 +1,4 @@
-"""One variant, loaded: read -> classify -> steps -> shares. What a notebook and the command line stand on.
+"""What can be asked of one variant, and how it is loaded. What a notebook and the command line stand on.
 
 >>> import hta_dsv4
 >>> run = hta_dsv4.load("traces/h200_probe.trace.json.gz")  # doctest: +SKIP
@@ -8,12 +8,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from typing import Any
 
 from hta_dsv4.analysis.change import Change
 from hta_dsv4.analysis.communication import Communication, communication
@@ -28,7 +25,6 @@ from hta_dsv4.analysis.findings import MATERIAL, Findings, find, subject
 from hta_dsv4.analysis.floors import launch_floors
 from hta_dsv4.analysis.info import Info, trace_info
 from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
-from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.analysis.places import place_notes
 from hta_dsv4.analysis.rank_parts import rank_parts
 from hta_dsv4.analysis.ranks import RankTable, rank_table_of
@@ -38,104 +34,20 @@ from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.shares import SHARE, SHARE_KEYS, Shares, parse_by, rank_shares
 from hta_dsv4.analysis.whatif import WhatIf, what_if
 from hta_dsv4.analysis.window import Window, window
-from hta_dsv4.classify.architecture import Reading, read_activities
-from hta_dsv4.classify.graphs import Fit, from_companion
-from hta_dsv4.classify.inference import infer
-from hta_dsv4.classify.origin import OriginRules
-from hta_dsv4.classify.origins_file import default_origins
 from hta_dsv4.classify.rules import RuleSet
 from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.runs.classified import Classified
 from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
-from hta_dsv4.shipped import label_of, presentable
+from hta_dsv4.shipped import label_of
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.container import Progress
 from hta_dsv4.trace.manifest import manifest_entry
-from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.reader import read_traces
-from hta_dsv4.trace.steps import Steps, find_steps
-
-if TYPE_CHECKING:
-    from hta_dsv4.trace.hta import HtaView
 
 
-@dataclass(frozen=True)
-class Run:
-    """One variant: a label and its traces, one per rank (or several ranks in one merged file).
-
-    Attributes:
-        label: the variant's name.
-        traces: as read.
-        rules: the rules its activities are classified with.
-        origins: the rules that tell which part of the model asked for each.
-        companion: an eager or capture run of the same program, from which kernels in graph replays take op, scope and
-            origin.
-    """
-
-    label: str
-    traces: tuple[Trace, ...]
-    rules: RuleSet
-    origins: OriginRules = field(default_factory=default_origins)
-    companion: Run | None = None
-
-    def __post_init__(self) -> None:
-        """Make the label text that every table and file can hold (a command line may give bytes that are none)."""
-        object.__setattr__(self, "label", presentable(self.label))
-
-    @cached_property
-    def steps(self) -> tuple[Steps, ...]:
-        """The decode steps of each trace."""
-        return tuple(find_steps(t) for t in self.traces)
-
-    @property
-    def classified(self) -> tuple[pd.DataFrame, ...]:
-        """Each trace's activity table with ``step, own_ns, bucket, role, rule, origin``, its method and confidence."""
-        return tuple(table for table, _ in self._attributed)
-
-    @property
-    def fits(self) -> tuple[Fit | None, ...]:
-        """How well the companion fits each trace; ``None`` without one."""
-        return tuple(fit for _, fit in self._attributed)
-
-    @cached_property
-    def _attributed(self) -> tuple[tuple[pd.DataFrame, Fit | None], ...]:
-        out = []
-        for i, (trace, steps) in enumerate(zip(self.traces, self.steps, strict=True)):
-            table = self.rules.classify_frame(trace.activities)
-            table[col.STEP] = steps.of_activity
-            table[col.OWN_NS] = own_ns(table)
-            table, fit = self.origins.classify_frame(trace, table), None
-            if self.companion is not None and len(table):
-                at = i if len(self.companion.traces) == len(self.traces) else 0
-                table, fit = from_companion(
-                    table, steps, self.companion.classified[at], self.companion.steps[at]
-                )
-            out.append((infer(table, steps, read_activities(table, steps)), fit))
-        return tuple(out)
-
-    @cached_property
-    def architecture(self) -> tuple[Reading | None, ...]:
-        """What each trace's launch counts say about the model; ``None`` where they fit no known one."""
-        return tuple(read_activities(t.activities, s) for t, s in zip(self.traces, self.steps, strict=True))
-
-    @property
-    def activities(self) -> pd.DataFrame:
-        """The classified activity table of all ranks, one below the other (filter by ``rank``)."""
-        return (
-            self.classified[0] if len(self.classified) == 1 else pd.concat(self.classified, ignore_index=True)
-        )
-
-    @cached_property
-    def hta(self) -> HtaView:
-        """The same traces as HTA's own objects (``run.hta.analysis`` is its ``TraceAnalysis``)."""
-        from hta_dsv4.trace.hta import to_hta  # heavy import, wanted by few
-
-        return to_hta(self.traces)
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Every rank that has activities, in order."""
-        return tuple(sorted({int(r) for t in self.traces for r in t.activities[col.RANK].unique()}))
+class Run(Classified):
+    """One variant, and what can be asked of it; attributes as :class:`~hta_dsv4.runs.classified.Classified`."""
 
     def shares(self, by: str | Sequence[str] = "bucket") -> Shares:
         """Where the GPU time goes.
@@ -400,10 +312,6 @@ class Run:
     @property
     def _origin_notes(self) -> tuple[str, ...]:
         return origin_notes(self.traces, self.activities, self.fits)
-
-    @property
-    def _where(self) -> str:
-        return str(self.traces[0].path) if len(self.traces) == 1 else self.label
 
 
 def load(
