@@ -136,7 +136,7 @@ def test_launches_steps_and_cadence() -> None:
     assert (found.step_count, found.launches, found.cadence_ns) == (2, 6, 1000)
     assert found.calls[[lb.CALLS, lb.CALL_NS]].to_numpy().tolist() == [[6, 180]]
     assert found.steps[lb.LAUNCHES].tolist() == [3, 3]
-    assert found.steps["wall"].tolist() == [8000, 2100]
+    assert found.steps["wall"].tolist() == [2100, 2100]
     assert found.between_steps_ns == 5900
     assert found.short == lb.ShortKernels(3000, 6, 600, 6, 600)
     assert found.launch_bound

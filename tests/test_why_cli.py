@@ -92,7 +92,12 @@ def test_the_explanation_adds_up_in_json():
     renamed = next(k for k in pair["kernels"] if k["method"] == "suffix")
     assert (renamed["base_names"], renamed["delta_ns"]) == (["triton_poi_fused_mul_3"], -30_000)
     assert (pair["extra"], pair["unmatched"]) == (["quant_e"], [])
-    assert pair["wall_change"]["verdict"] == "within spread"
+    # a step of a ends at 360 us, of b at 509; a step begins every 1,000 us in both
+    assert (times["wall_ns"], times["between_ns"] < 0, pair["wall_change"]["verdict"]) == (
+        149_000,
+        True,
+        "beyond spread",
+    )
 
 
 def test_the_text_says_why_in_one_line():

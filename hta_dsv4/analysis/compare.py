@@ -1,7 +1,9 @@
 """Variants side by side, the first as base: share, time per step and its change, row by row.
 
-The comparison is per step; a variant without steps is compared by share alone, and the result says so. Rows are
-matched by exact key; a row that a variant lacks is absent there, not zero.
+Changes and shares are of own time, as those of :mod:`diff`: summed durations charge a kernel that starts early with its
+wait. The sums stand beside them; without early starts the two are one. The comparison is per step; a variant without
+steps is compared by share alone, and the result says so. Rows are matched by exact key; a row that a variant lacks is
+absent there, not zero.
 """
 
 from __future__ import annotations
@@ -15,8 +17,11 @@ from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.errors import HtaDsv4Error
 
-DELTA_NS_PER_STEP = "delta_ns_per_step"  # Int64: time per step minus the base's; NA without steps
-DELTA_SHARE = "delta_share"  # float: share minus the base's
+AHEAD = "which a launch has from when the one ahead of it in its stream has ended"
+"""What own time is, behind the word."""
+OWN_SHARE = "own_share"  # float: own time / own time of all rows
+DELTA_NS_PER_STEP = "delta_ns_per_step"  # Int64: own time per step minus the base's; NA without steps
+DELTA_SHARE = "delta_share"  # float: own_share minus the base's
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +30,11 @@ class Comparison:
 
     Attributes:
         variants: the share tables, base first; all with the same ``by``.
-        table: one row per key present in any variant, sorted by its largest share; columns are a
+        table: one row per key present in any variant, sorted by its largest share of own time; columns are a
             two-level index ``(variant label, column)`` after the keys, which form the row index. Columns per variant:
-            ``time_ns, time_ns_per_step, share, launches, launches_per_step`` and, except for the base,
-            ``delta_ns_per_step, delta_share``. A row a variant lacks is NA there; its delta counts it as 0.
+            ``time_ns, time_ns_per_step, share`` (of the summed durations), ``launches, launches_per_step``, ``own_ns,
+            own_ns_per_step, own_share`` and, except for the base, ``delta_ns_per_step, delta_share``, both of own time.
+            A row a variant lacks is NA there; its delta counts it as 0.
         notes: what makes the comparison weaker than it looks.
     """
 
@@ -64,28 +70,37 @@ def compare(variants: Sequence[Shares], notes: Sequence[str] = ()) -> Comparison
     if len({v.by for v in variants}) > 1:
         raise HtaDsv4Error("the variants were cut by different keys; give all the same --by")
     keys = list(variants[0].by)
-    columns = [sh.TIME_NS, sh.TIME_NS_PER_STEP, sh.SHARE, sh.LAUNCHES, sh.LAUNCHES_PER_STEP]
-    parts = {v.label: v.table.set_index(keys)[columns] for v in variants}
+    columns = [
+        sh.TIME_NS, sh.TIME_NS_PER_STEP, sh.SHARE, sh.LAUNCHES, sh.LAUNCHES_PER_STEP, sh.OWN_NS, sh.OWN_NS_PER_STEP,
+        OWN_SHARE,
+    ]  # fmt: skip
+    parts = {v.label: with_own_share(v.table).set_index(keys)[columns] for v in variants}
     table = pd.concat(parts, axis=1)
     for label in labels:  # the outer join made integers float; counts and ns stay integers
-        table[label, sh.TIME_NS] = parts[label][sh.TIME_NS].astype("Int64").reindex(table.index)
-        table[label, sh.LAUNCHES] = parts[label][sh.LAUNCHES].astype("Int64").reindex(table.index)
+        for column in (sh.TIME_NS, sh.OWN_NS, sh.LAUNCHES):
+            table[label, column] = parts[label][column].astype("Int64").reindex(table.index)
     base = variants[0]
     for other in variants[1:]:
         per_step = pd.Series(pd.NA, index=table.index, dtype="Int64")
         if base.median_rank.steps and other.median_rank.steps:
             per_step = (
-                table[other.label, sh.TIME_NS_PER_STEP].fillna(0)
-                - table[base.label, sh.TIME_NS_PER_STEP].fillna(0)
+                table[other.label, sh.OWN_NS_PER_STEP].fillna(0)
+                - table[base.label, sh.OWN_NS_PER_STEP].fillna(0)
             ).astype("Int64")
         table[other.label, DELTA_NS_PER_STEP] = per_step
-        table[other.label, DELTA_SHARE] = table[other.label, sh.SHARE].fillna(0.0) - table[
-            base.label, sh.SHARE
+        table[other.label, DELTA_SHARE] = table[other.label, OWN_SHARE].fillna(0.0) - table[
+            base.label, OWN_SHARE
         ].fillna(0.0)
-    largest = table.loc[:, [(label, sh.SHARE) for label in labels]].max(axis=1)
+    largest = table.loc[:, [(label, OWN_SHARE) for label in labels]].max(axis=1)
     table = table.loc[largest.sort_values(ascending=False, kind="stable").index]
     table = table[[(v, c) for v in labels for c in table[v].columns]]
     return Comparison(tuple(variants), table, (*notes, *_notes(variants)))
+
+
+def with_own_share(table: pd.DataFrame) -> pd.DataFrame:
+    """A share table with each row's part of the own time: the part of the sum, exactly, where nothing is early."""
+    total = int(table[sh.OWN_NS].sum())
+    return table.assign(**{OWN_SHARE: table[sh.OWN_NS] / total if total else 0.0})
 
 
 def _notes(variants: Sequence[Shares]) -> tuple[str, ...]:
@@ -95,6 +110,11 @@ def _notes(variants: Sequence[Shares]) -> tuple[str, ...]:
         notes.append(
             f"no steps in {', '.join(without)}: totals cover different amounts of work there, so only shares are "
             "compared and no change per step is given"
+        )
+    if early := {v.label: v.median_rank.early_words for v in variants if v.median_rank.early_words}:
+        notes.append(
+            f"times, shares and changes are of own time, {AHEAD}; early: "
+            + ", ".join(f"{label} {words}" for label, words in early.items())
         )
     for v in variants:
         notes += [f"{v.label}: {note}" for note in v.notes]

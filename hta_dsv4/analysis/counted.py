@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from hta_dsv4.analysis.intervals import Extent
 from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace import steps as steps_module
@@ -143,6 +144,21 @@ def _walls(part: Counted, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarra
         wall[mine] = ends - np.maximum(begins, np.append(begins[0], ends[:-1]))
         between[mine[:-1]] = (begins[1:] - ends[:-1]).clip(min=0)
     return wall, between
+
+
+def counted_extent(part: Counted) -> Extent:
+    """The times of the counted steps, added over them.
+
+    Args:
+        part: the counted part of a trace.
+
+    Returns:
+        The extent; what lies between two runs of steps is in none of its times.
+    """
+    acts, times = part.activities, step_times(part)
+    kernels = int(acts.loc[acts[col.KIND] == col.KERNEL, col.DUR_NS].sum())
+    total, own, busy, wall, between = (int(times[k].sum()) for k in (SUM, OWN, BUSY, WALL, BETWEEN))
+    return Extent(total, kernels, own, busy, wall, between, len(acts))
 
 
 def step_values(part: Counted, keys: np.ndarray) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hta_dsv4.analysis.intervals import busy_by_device, extent
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.classify.architecture import read_activities
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Trace
@@ -17,7 +18,10 @@ _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """One GPU that a rank used: ``name`` is ``None`` where the trace does not say it."""
+    """One GPU that a rank used: ``name`` is ``None`` where the trace does not say it.
+
+    ``kernel_sum_ns`` is of kernels alone, ``sum_ns`` and ``busy_ns`` are of copies and sets, too.
+    """
 
     rank: int
     device: int | None
@@ -25,6 +29,7 @@ class DeviceInfo:
     num_sms: int | None
     kernels: int
     kernel_sum_ns: int
+    sum_ns: int
     busy_ns: int
 
 
@@ -45,6 +50,7 @@ class Info:
         path: the file, as given.
         kernels, memcpys, memsets: activities by kind.
         kernel_sum_ns: summed kernel durations, all ranks in the file; copies and sets not included.
+        sum_ns, own_ns: summed durations and own times of all activities, copies and sets included.
         busy_ns: union of all activities per device and rank, added.
         span_ns: first start to last end of all activities.
         steps: counted decode steps (of one rank, where a merged file holds several alike).
@@ -65,6 +71,8 @@ class Info:
     memcpys: int
     memsets: int
     kernel_sum_ns: int
+    sum_ns: int
+    own_ns: int
     busy_ns: int
     span_ns: int
     steps: int
@@ -106,6 +114,8 @@ def trace_info(trace: Trace, steps: Steps) -> Info:
         memcpys=int(kinds.get(col.MEMCPY, 0)),
         memsets=int(kinds.get(col.MEMSET, 0)),
         kernel_sum_ns=int(acts.loc[acts[col.KIND] == col.KERNEL, col.DUR_NS].sum()),
+        sum_ns=int(acts[col.DUR_NS].sum()),
+        own_ns=int(own_ns(acts).sum()),
         busy_ns=sum(d.busy_ns for d in devices),
         span_ns=span,
         steps=int(counted.max()),
@@ -134,7 +144,8 @@ def _devices(trace: Trace, acts: pd.DataFrame, rank: int) -> list[DeviceInfo]:
     for device, busy in busy_by_device(acts).items():
         # ROCm numbers kernels by the node's GPU and deviceProperties by the process's: one entry is that GPU.
         entry = known.get(device) or (trace.meta.devices[0] if len(known) == 1 else None)
-        kernels = acts[(acts[col.DEVICE].fillna(-1) == device) & (acts[col.KIND] == col.KERNEL)]
+        here = acts[acts[col.DEVICE].fillna(-1) == device]
+        kernels = here[here[col.KIND] == col.KERNEL]
         rows.append(
             DeviceInfo(
                 rank=rank,
@@ -143,6 +154,7 @@ def _devices(trace: Trace, acts: pd.DataFrame, rank: int) -> list[DeviceInfo]:
                 num_sms=entry.num_sms if entry else None,
                 kernels=len(kernels),
                 kernel_sum_ns=int(kernels[col.DUR_NS].sum()),
+                sum_ns=int(here[col.DUR_NS].sum()),
                 busy_ns=busy,
             )
         )

@@ -1,8 +1,9 @@
-"""Sum, busy, idle and wall of a set of activities, exact in nanoseconds and never mixed.
+"""Sum, own, busy, idle and wall of a set of activities, exact in nanoseconds and never mixed.
 
 * sum: summed durations. Activities that overlap (other streams, programmatic dependent launch) count twice.
+* own: what each activity adds to the time its stream is busy; sum minus own is early (:mod:`own_time`).
 * busy: union of the intervals, per device; over several devices the unions are added, never merged.
-* wall: first start to last end.
+* wall: first start to last end, of each step where there are steps; what lies between two steps is apart.
 * idle: wall minus busy.
 """
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.trace import activities as col
 
 
@@ -40,21 +42,40 @@ def union_ns(start: np.ndarray, dur: np.ndarray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """The four times of a set of activities, ns.
+    """The times of a set of activities, ns.
 
     Attributes:
         sum_ns: summed durations of kernels, copies and sets.
         kernel_sum_ns: summed durations of kernels alone.
+        own_ns: own times, added.
         busy_ns: union of the intervals per device, added over devices.
-        wall_ns: first start to last end.
+        wall_ns: first start to last end; where there are steps, of each step, added.
+        between_ns: from a step's last end to the first start of the next in its run, added.
         launches: number of activities.
     """
 
     sum_ns: int
     kernel_sum_ns: int
+    own_ns: int
     busy_ns: int
     wall_ns: int
+    between_ns: int
     launches: int
+
+    @property
+    def early_ns(self) -> int:
+        """Sum minus own: time before the activity ahead in the same stream had ended."""
+        return self.sum_ns - self.own_ns
+
+    @property
+    def streams_ns(self) -> int:
+        """Own minus busy: time in which several streams of a device run, counted more than once."""
+        return self.own_ns - self.busy_ns
+
+    @property
+    def span_ns(self) -> int:
+        """Wall and between: first start to last end of each run of steps."""
+        return self.wall_ns + self.between_ns
 
     @property
     def idle_ns(self) -> int:
@@ -63,7 +84,7 @@ class Extent:
 
     @property
     def overlap_ns(self) -> int:
-        """Sum minus busy: time counted more than once in the sum."""
+        """Sum minus busy: time counted more than once in the sum; early, and of different streams."""
         return self.sum_ns - self.busy_ns
 
 
@@ -81,25 +102,18 @@ def busy_by_device(activities: pd.DataFrame) -> dict[int, int]:
     return {int(d): union_ns(start[device == d], dur[device == d]) for d in np.unique(device)}
 
 
-def extent(activities: pd.DataFrame, runs: pd.Series[int] | None = None) -> Extent:
-    """The four times of a set of activities of one rank.
+def extent(activities: pd.DataFrame) -> Extent:
+    """The times of a set of activities of one rank, as one stretch.
 
     Args:
         activities: activity table of one rank.
-        runs: aligned with ``activities``; where given, wall and busy are taken per run and added, so that what lies
-            between two runs (a prefill between decode steps) is nobody's idle time.
 
     Returns:
-        The extent.
+        The extent; nothing in it lies between steps.
     """
-    dur = activities[col.DUR_NS]
+    dur, start = activities[col.DUR_NS], activities[col.START_NS]
     kernels = activities[col.KIND] == col.KERNEL
-    groups = [activities] if runs is None else [g for _, g in activities.groupby(runs.to_numpy(), sort=False)]
-    busy = wall = 0
-    for group in groups:
-        if not len(group):
-            continue
-        busy += sum(busy_by_device(group).values())
-        start = group[col.START_NS]
-        wall += int((start + group[col.DUR_NS].clip(lower=0)).max() - start.min())
-    return Extent(int(dur.sum()), int(dur[kernels].sum()), busy, wall, len(activities))
+    busy = sum(busy_by_device(activities).values())
+    wall = int((start + dur.clip(lower=0)).max() - start.min()) if len(activities) else 0
+    own = int(own_ns(activities).sum())
+    return Extent(int(dur.sum()), int(dur[kernels].sum()), own, busy, wall, 0, len(activities))

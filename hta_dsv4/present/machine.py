@@ -22,6 +22,8 @@ from hta_dsv4.analysis.shares import RankShares, Shares
 from hta_dsv4.classify.results import Explanation
 
 SCHEMA = 1
+SCHEMAS = dict.fromkeys(("diff", "scaling", "gate", "roofline", "findings", "whatif"), 2)
+"""Command -> its schema, where it is not :data:`SCHEMA`: 2 of what judges or compares, which is of own time."""
 
 Table = tuple[list[str], list[dict[str, Any]]]
 """Columns and rows, as ``--csv`` and ``--parquet`` write them."""
@@ -29,7 +31,7 @@ Table = tuple[list[str], list[dict[str, Any]]]
 
 def dumps(command: str, body: dict[str, Any]) -> str:
     """A JSON document of ours; never NaN or Infinity, names as written."""
-    return _text({"schema": SCHEMA, "command": command, **body}, indent=1)
+    return _text({"schema": SCHEMAS.get(command, SCHEMA), "command": command, **body}, indent=1)
 
 
 # In JSON text: an escape that is half a pair of surrogates (group 1), or anything else that a backslash begins.
@@ -72,15 +74,18 @@ def _one_info(info: Info) -> dict[str, Any]:
 
 def shares_body(variants: Sequence[Shares]) -> dict[str, Any]:
     """``shares``: one entry a variant."""
-    return {"by": list(variants[0].by), "variants": [_variant(v) for v in variants]}
+    bodies = [_variant(v) for v in variants]
+    for body, v in zip(bodies, variants, strict=True):
+        body["notes"] += v.early_note
+    return {"by": list(variants[0].by), "variants": bodies}
 
 
 def comparison_body(comparison: Comparison) -> dict[str, Any]:
-    """``diff``: as ``shares``, each row of a variant after the first with its change against the first."""
-    variants = [_variant(comparison.variants[0])]
+    """``diff``: as ``shares``, each row of a variant after the first with its change of own time against the first."""
+    variants = [_compared(comparison.variants[0])]
     keys = list(comparison.by)
     for v in comparison.variants[1:]:
-        body = _variant(v)
+        body = _compared(v)
         deltas = comparison.table[v.label][[cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE]]
         known = {tuple(row[k] for k in keys): row for row in body["rows"]}
         rows = []
@@ -91,9 +96,10 @@ def comparison_body(comparison: Comparison) -> dict[str, Any]:
             row[cmp.DELTA_NS_PER_STEP] = None if pd.isna(change) else int(change)
             row[cmp.DELTA_SHARE] = float(share)
             rows.append(row)
-        body["rows"] = sorted(rows, key=lambda r: -r[sh.TIME_NS])
+        body["rows"] = sorted(rows, key=lambda r: -r[sh.OWN_NS])
         variants.append(body)
     return {
+        "time": "own",
         "by": keys,
         "base": comparison.variants[0].label,
         "variants": variants,
@@ -107,8 +113,19 @@ def _gone(keys: list[str], key: tuple[object, ...], steps: int) -> dict[str, Any
     return {
         **dict(zip(keys, key, strict=True)),
         sh.TIME_NS: 0, sh.TIME_NS_PER_STEP: per_step, sh.SHARE: 0.0, sh.LAUNCHES: 0, sh.LAUNCHES_PER_STEP: per_step,
-        sh.MEAN_NS: None, sh.MEDIAN_NS: None,
+        sh.MEAN_NS: None, sh.MEDIAN_NS: None, sh.OWN_NS: 0, sh.OWN_NS_PER_STEP: per_step, cmp.OWN_SHARE: 0.0,
     }  # fmt: skip
+
+
+def _compared(shares: Shares) -> dict[str, Any]:
+    """A variant whose rows say their part of its own time, too."""
+    body = _variant(shares)
+    for part, ranks in ((body, shares.median_rank), *zip(body.get("ranks", []), shares.ranks, strict=False)):
+        total = ranks.extent.own_ns
+        for row in part["rows"]:
+            row[cmp.OWN_SHARE] = row[sh.OWN_NS] / total if total else 0.0
+        part["rows"].sort(key=lambda row: -row[sh.OWN_NS])
+    return body
 
 
 def _variant(shares: Shares) -> dict[str, Any]:
@@ -129,9 +146,13 @@ def _rank(rank: RankShares, keys: Sequence[str]) -> dict[str, Any]:
         "steps": rank.steps,
         "sum_ns": e.sum_ns,
         "kernel_sum_ns": e.kernel_sum_ns,
+        "own_ns": e.own_ns,
+        "early_ns": e.early_ns,
         "busy_ns": e.busy_ns,
-        "wall_ns": e.wall_ns,
-        "idle_ns": e.idle_ns,
+        "wall_ns": e.span_ns,
+        "idle_ns": e.span_ns - e.busy_ns,
+        "step_wall_ns": e.wall_ns if rank.steps else None,
+        "between_ns": e.between_ns if rank.steps else None,
         "launches": e.launches,
         "outside": {"launches": rank.outside, "sum_ns": rank.outside_ns},
         "rows": _rows(rank.table, (*keys, *_ROW)),
@@ -146,6 +167,8 @@ _ROW = (
     sh.LAUNCHES_PER_STEP,
     sh.MEAN_NS,
     sh.MEDIAN_NS,
+    sh.OWN_NS,
+    sh.OWN_NS_PER_STEP,
 )
 
 
@@ -180,7 +203,7 @@ def comparison_rows(comparison: Comparison) -> Table:
     rows = [
         {"variant": v["label"], "steps": v["steps"], **row} for v in body["variants"] for row in v["rows"]
     ]
-    return ["variant", "steps", *keys, *_ROW, cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE], rows
+    return ["variant", "steps", *keys, *_ROW, cmp.OWN_SHARE, cmp.DELTA_NS_PER_STEP, cmp.DELTA_SHARE], rows
 
 
 def table_csv(columns: list[str], rows: Sequence[dict[str, Any]]) -> str:
@@ -203,6 +226,8 @@ def info_rows(infos: Sequence[Info]) -> Table:
         "memcpys",
         "memsets",
         "kernel_sum_ns",
+        "sum_ns",
+        "own_ns",
         "busy_ns",
         "span_ns",
         "steps",
