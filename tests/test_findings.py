@@ -398,6 +398,25 @@ def test_an_unprofiled_step_says_what_a_graph_saves():
     assert saved(found) == pytest.approx((140_000 - graph, 150_000 - graph, 160_000 - graph))
 
 
+def test_time_between_replays_asks_for_no_graph():
+    """One graph launch a step of ten kernels, 0.4 ms from step to step -> enqueue ahead, and not a graph once more."""
+    rows, step = [], []
+    for i in range(40):
+        at = 1_000_000 + 400_000 * (i // 10) + 2_500 * (i % 10)
+        link = {col.LAUNCH_NAME: "cudaGraphLaunch", col.LAUNCH_INDEX: i // 10, col.LAUNCH_DUR_NS: 5_000}
+        rows.append(("k", at, 2_000, {"launch": 1_000_000 + 400_000 * (i // 10) - 9_000, **link}))
+        step.append(i // 10)
+    part = counted_of(rows, step)
+    cut = Window(0, 4, part.activities, part.step, part.run[part.step], part.run)
+    times = {"unprofiled_step_ms": 0.4, "unprofiled_min_ms": 0.39, "unprofiled_max_ms": 0.41}
+    idle = idle_time("made", cut, event_table([]))
+    (found,) = launch_bound(subject("made", part, Workload(), H200, META, idle=idle, timing=times))
+    assert (found.kind, found.confidence) == (ATTACK, 0.6)
+    assert found.title.startswith("between graph replays: a step takes 400.0 us without the profiler")
+    assert "as one CUDA graph" not in found.title + found.action
+    assert saved(found) == pytest.approx([t - idle.graph.graph_step_ns for t in (390_000, 400_000, 410_000)])
+
+
 def test_a_host_in_time_is_left_alone():
     """Gaps of 100 ns -> leave launching alone; without idle analysis -> nothing."""
     (found,) = launch_bound(late(2_100))
@@ -532,7 +551,7 @@ def test_the_order_of_rows_changes_nothing_and_no_time_is_saved_twice(rows, rand
         (title(r.finding), r.remaining) for r in other.ranked
     ]
     assert one == other
-    total = sum(r.remaining.mid for r in one.ranked)
+    total = sum(r.remaining.mid for r in one.ranked if r.remaining is not None)
     assert total <= float(part.activities[col.DUR_NS].sum()) / part.steps * (1 + 1e-9)
     for r in (*one.ranked, *one.covered):
         assert 0 <= r.remaining.low <= r.remaining.mid <= r.remaining.high

@@ -16,6 +16,8 @@ from hta_dsv4.analysis.findings.finding import (
 from hta_dsv4.analysis.findings.subject import Subject
 
 RULE = "launch_bound"
+WHOLE = 0.999
+"""Part of the activities in graph launches from which a step is a graph: only time between replays is left."""
 LITTLE = 0.05
 """A step that a graph would shorten by less than this part is not worth one."""
 
@@ -52,6 +54,8 @@ def launch_bound(s: Subject) -> list[Finding]:
         ]  # fmt: skip
     known = s.unprofiled_ns is not None
     inside = float(s.in_graph.mean())
+    if inside >= WHOLE and (idle.launches or 0) <= 2 * n:
+        return [_between_replays(s, saved, tuple(evidence), n, wall)]
     evidence.append(Evidence("of the activities run in graph launches already", 100 * inside, "%"))
     return [
         Finding(
@@ -74,6 +78,27 @@ def launch_bound(s: Subject) -> list[Finding]:
             needs="" if known else "the time of a step without the profiler (a manifest, as hta-dsv4 capture writes)",
         )
     ]  # fmt: skip
+
+
+def _between_replays(
+    s: Subject, saved: Recoverable, evidence: tuple[Evidence, ...], steps: int, wall: float
+) -> Finding:
+    assert s.idle is not None
+    assert s.idle.graph is not None
+    inside = s.idle.graph.graph_step_ns
+    known = s.unprofiled_ns is not None
+    return Finding(
+        RULE, ATTACK,
+        f"between graph replays: a step takes {said(wall)}{' without the profiler' if known else ' as recorded'}, the "
+        f"replay itself {said(inside)}",
+        evidence, steps=steps, recoverable=saved, saves=WALL, label=MODELLED, confidence=0.6 if known else 0.3,
+        because="the step is one graph already; a loop that waits for every step, as a capture's may, has this time, "
+        "and a server that enqueues ahead has not" + ("" if known else "; the profiler's part of it is not known"),
+        check="the step time over many replays enqueued on end, without waiting and without a profiler",
+        action="enqueue the next replay before this one ends: sample on the GPU, copy results late, read nothing back",
+        stop=f"when a step is within {100 * LITTLE:.0f} % of its replay",
+        needs="" if known else "the time of a step without the profiler (a manifest, as hta-dsv4 capture writes)",
+    )  # fmt: skip
 
 
 def _saved(s: Subject) -> Recoverable:
