@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -12,11 +11,10 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis.counted import Counted, own_by_run
+from hta_dsv4.analysis.places import layer_of
 from hta_dsv4.analysis.profile import apportion
 from hta_dsv4.analysis.shares import divide_half_even
 from hta_dsv4.trace import activities as col
-
-_LAYER = re.compile(r"(?:^|[^A-Za-z])layers?[._/ \[](\d+)")
 
 
 @dataclass(frozen=True)
@@ -73,12 +71,12 @@ def step_sequence(part: Counted) -> StepSequence:
     mean = apportion(divide_half_even(int(total.sum()), len(alike)), [int(t) for t in total], len(alike))
     rows = order[alike[0]]
     scopes = acts[col.SCOPE].iloc[rows] if col.SCOPE in acts else pd.Series([None] * len(rows))
-    layer_of = {s: _layer(str(s)) for s in scopes.unique() if isinstance(s, str)}
+    layers = {s: layer_of(str(s)) for s in scopes.unique() if isinstance(s, str)}
     return StepSequence(
         names=_texts(acts[col.NAME], rows),
         grids=tuple((int(x), int(y), int(z)) for x, y, z in grid[rows]),
         roles=_texts(acts[col.ROLE], rows),
-        layers=tuple(layer_of.get(s) for s in scopes),
+        layers=tuple(layers.get(s) for s in scopes),
         dur_ns=np.array(mean, dtype=np.int64),
         alike=len(alike),
         steps=part.steps,
@@ -89,8 +87,3 @@ def _texts(column: pd.Series[Any], rows: np.ndarray) -> tuple[str, ...]:
     """A category column at some rows; "nan" where it is missing."""
     labels = [*(str(x) for x in column.cat.categories), "nan"]
     return tuple(labels[c] for c in column.cat.codes.to_numpy()[rows].tolist())
-
-
-def _layer(scope: str) -> str | None:
-    found = _LAYER.search(scope)
-    return found[1] if found else None

@@ -166,29 +166,29 @@ def capture_from_server(words: ServerWords, as_json: bool) -> None:
         out=words.out,
         with_stack=words.with_stack,
     )
-    done = capture_server(options, _say)
+    done = capture_server(options, tell)
     _report(done, as_json)
 
 
-def _say(line: str) -> None:
-    # a server's words are in it: one line, which cannot drive the terminal
+def tell(line: str) -> None:
+    """Write what goes on to stderr; a server's words are in it: one line, which cannot drive the terminal."""
     print(printable(" ".join(line.split())), file=sys.stderr)
 
 
 def _report(done: ServerCaptured, as_json: bool) -> None:
     for path in done.traces:
-        _say(f"wrote {path}")
+        tell(f"wrote {path}")
     for rank in done.found.ranks:
         if not rank.check.steps or rank.check.ok:
-            _say(rank.check.sentence)
+            tell(rank.check.sentence)
     for note in done.notes:
-        _say(note)
+        tell(note)
     if done.interrupted:
         raise KeyboardInterrupt
     if any(len(r.trace.activities) for r in done.found.ranks):
         _print_shares(done.folder_or_file, done.label, as_json)
     elif done.problem is None:
-        _say("a CPU-only trace, no GPU activity in it: nothing to share out; try hta-dsv4 info")
+        tell("a CPU-only trace, no GPU activity in it: nothing to share out; try hta-dsv4 info")
     if done.problem is not None:
         raise HtaDsv4Error(done.problem)
 

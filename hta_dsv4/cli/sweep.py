@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +20,9 @@ from hta_dsv4.analysis.throughput import Throughput, throughput
 from hta_dsv4.cli.capture import switches_of
 from hta_dsv4.cli.files import write_whole
 from hta_dsv4.cli.options import AsCsv, AsJson, AsMd, AsParquet, Full, form, write
-from hta_dsv4.cli.serving import ApiKey
+from hta_dsv4.cli.serving import ApiKey, tell
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import machine
-from hta_dsv4.present.text import printable
 from hta_dsv4.present.throughput_grid import throughput_grids
 from hta_dsv4.present.throughput_json import sweep_body, sweep_rows
 from hta_dsv4.runs.sweep_record import read_sweeps
@@ -172,7 +170,7 @@ def sweep(
                 output_tokens=output_tokens, waves=waves, warmup=1 if warmup is None else warmup,
             )  # fmt: skip
             with _kill_is_interrupt():
-                sweeps = [run_server_sweep(of_server, _say)]
+                sweeps = [run_server_sweep(of_server, tell)]
         else:
             from hta_dsv4.capture.sweep import StepSweep, run_step_sweep
 
@@ -184,7 +182,7 @@ def sweep(
                 warmup=3 if warmup is None else warmup, device=device,
             )  # fmt: skip
             with _kill_is_interrupt():
-                sweeps = [run_step_sweep(of_step, _say)]
+                sweeps = [run_step_sweep(of_step, tell)]
     except ModuleNotFoundError as error:
         extra = "server" if server is not None else "capture"
         raise HtaDsv4Error(
@@ -196,7 +194,7 @@ def sweep(
     found = [throughput(s) for s in sweeps]
     if out is not None:
         write_whole(out, (machine.dumps("sweep", sweep_body(found)) + "\n").encode(), "--out")
-        _say(f"wrote {out}")
+        tell(f"wrote {out}")
     write(
         chosen,
         lambda: machine.dumps("sweep", sweep_body(found)),
@@ -206,7 +204,7 @@ def sweep(
     )
     if figure is not None:  # last: a browser that does not draw takes no measurement away
         _draw(figure, found)
-        _say(f"wrote {figure}")
+        tell(f"wrote {figure}")
     if stopped is not None:
         raise stopped
 
@@ -293,8 +291,3 @@ def _kill_is_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _say(line: str) -> None:
-    # a server's words may be in it: one line, which cannot drive the terminal
-    print(printable(" ".join(line.split())), file=sys.stderr)

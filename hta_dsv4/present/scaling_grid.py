@@ -26,7 +26,7 @@ def scaling_grid(found: Scaling, top: int = 0) -> Grid:
     shown = len(found.rows) if top <= 0 else min(top, len(found.rows))
     values = found.total.x
     unit, scale = UNITS.get(found.parameter, (found.parameter, 1.0))
-    names = [f"{found.parameter} = {_value(x)}" for x in values]
+    names = [f"{found.parameter} = {parameter(x)}" for x in values]
     headers = (
         found.by, *names, "power", "interval", "R2", f"slope per {unit}", "growth, % of step", "",
     )  # fmt: skip
@@ -37,7 +37,7 @@ def scaling_grid(found: Scaling, top: int = 0) -> Grid:
         rows.append((f"({len(rest)} more)", *times, "", "", "", "", "", ""))
     flags = [
         f"{f.name} grows with {found.parameter}{_power(f)}, by {us(f.growing_ns)} us per step "
-        f"({100 * f.growing_share:.1f} % of the step at {_value(values[-1])}), but should not beyond power "
+        f"({100 * f.growing_share:.1f} % of the step at {parameter(values[-1])}), but should not beyond power "
         f"{f.expected.power:g}: {f.expected.why}"
         for f in found.flagged
         if f.expected is not None
@@ -96,7 +96,8 @@ def _ceiling(c: Ceiling) -> str:
     return f"ceiling {about(c.tokens_per_s)} tok/s{between} at any concurrency"
 
 
-def _value(x: float) -> str:
+def parameter(x: float) -> str:
+    """A value of the parameter, as short as it is exact enough."""
     return f"{x:,.0f}" if float(x).is_integer() else f"{x:g}"
 
 

@@ -8,6 +8,7 @@ from hta_dsv4.analysis.scaling import Fit, Scaling
 from hta_dsv4.present import colours
 from hta_dsv4.present.figures import theme as th
 from hta_dsv4.present.grid import us
+from hta_dsv4.present.scaling_grid import parameter
 
 _NAMED = 6
 """Rows that are named in the figure; the others are thin grey lines with hovers."""
@@ -27,7 +28,7 @@ def scaling(found: Scaling, theme: str = "light") -> go.Figure:
     out = th.figure(
         f"Time per step over {found.parameter}", 460, theme,
         xaxis={"type": "log", "title": {"text": th.plain(found.parameter)}, "tickvals": list(found.total.x),
-               "ticktext": [_value(x) for x in found.total.x]},
+               "ticktext": [parameter(x) for x in found.total.x]},
         yaxis={"type": "log", "title": {"text": "ms per step"}}, showlegend=True,
     )  # fmt: skip
     _line(out, found.total, "whole step", colours.NEUTRAL, 2.5, "dash", True)
@@ -48,7 +49,7 @@ def _line(out: go.Figure, fit: Fit, label: str, ink: str, width: float, dash: st
     if fit.power_interval is not None:
         power += f" ({fit.power_interval[0]:.2f} .. {fit.power_interval[1]:.2f})"
     texts = [
-        th.hover(f"{th.plain(label)} at {_value(x)}", f"{us(float(ns))} us/step", power)
+        th.hover(f"{th.plain(label)} at {parameter(x)}", f"{us(float(ns))} us/step", power)
         for x, ns in zip(fit.x, fit.mean_ns, strict=True)
     ]
     out.add_scatter(
@@ -57,7 +58,3 @@ def _line(out: go.Figure, fit: Fit, label: str, ink: str, width: float, dash: st
         marker={"size": 4 + width, "color": ink}, showlegend=shown, customdata=texts,
         hovertemplate="%{customdata}<extra></extra>",
     )  # fmt: skip
-
-
-def _value(x: float) -> str:
-    return f"{x:,.0f}" if float(x).is_integer() else f"{x:g}"
