@@ -1,101 +1,49 @@
-"""Prove the sparse-MLA kernels on a GPU: error grid, CUDA graphs with changed contents, memory checkers.
+"""Prove the sparse-MLA kernels on a GPU: error grids, NaN, CUDA graphs with changed contents, memory and race checkers.
 
-    python kernels/benchmarks/check_gpu.py              # the whole grid, then graphs, then compute-sanitizer
+    python kernels/benchmarks/check_gpu.py              # everything, about five minutes on an H200
+    python kernels/benchmarks/check_gpu.py --skip-sanitizer
     python kernels/benchmarks/check_gpu.py --variants hopper auto
-    python kernels/benchmarks/check_gpu.py --small simt # one small case, what the sanitizer runs
 
 The grid: batch 1, 3, 8, 16, 32, 64, 128; lists of 128 + 512, 512 and 128 + 1024 tokens; plain, with a sink, and
-with a sink, random lengths and 10 % of the indices -1; every variant. Outputs and partial outputs are
-poisoned with NaN first. Limits: ||out - ref|| / ||ref|| <= 4e-3 and |lse - ref| <= 1e-5 against float32
-torch. Exit status 1 if anything fails.
+with a sink, random lengths and 10 % of the indices -1; every variant. A second, ragged grid has other head counts,
+draft tokens, pages and lists thousands wide. Outputs and partial outputs are poisoned with NaN first. Limits:
+||out - ref|| / ||ref|| <= 4e-3 and |lse - ref| <= 1e-5 against float32 torch. Exit status 1 if anything fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
-import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from itertools import repeat
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from attention_cases import MAX_ERROR, MAX_LSE, MODES, compare, make_case
+from check_memory import OTHERS, check_memory, run_small
+from check_races import check_all
 from dsv4_kernels._device import describe_device
-from dsv4_kernels.call import DecodeCall, make_call
-from dsv4_kernels.decode import Variant, run_call, run_choice
-from dsv4_kernels.hopper_select import FORMS, Choice
+from dsv4_kernels.decode import Variant, run_call
 from dsv4_kernels.hopper_support import unavailable
-from dsv4_kernels.layout import PagedKV, pack_kv
 from dsv4_kernels.reference import reference_attention, relative_error
-from dsv4_kernels.select import combine_config
+from torch import Tensor
 
 BATCHES = (1, 3, 8, 16, 32, 64, 128)
 SHAPES = ((128, 512), (512, 0), (128, 1024))
-MODES = ("plain", "sink", "ragged")
 VARIANTS: tuple[Variant, ...] = ("simt", "mma", "split_k", "hopper")
-MAX_ERROR, MAX_LSE = 4e-3, 1e-5
-
-
-def poison() -> None:
-    """Fill the memory the next allocations will get with NaN, so that an unwritten output shows."""
-    blocks = [torch.full((1 << 26,), float("nan"), device="cuda") for _ in range(2)]
-    blocks += [
-        torch.full((size,), float("nan"), device="cuda") for size in (1 << 8, 1 << 12, 1 << 16, 1 << 20)
-    ]
-    del blocks
-
-
-def make_case(batch: int, widths: tuple[int, int], mode: str, heads: int = 64, seed: int = 0) -> DecodeCall:
-    """A random call over small pools (page sizes 128 and 64); fresh data for every seed."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-
-    def rand(*shape: int) -> Tensor:
-        return torch.rand(shape, device="cuda", generator=generator)
-
-    def indices(pool: PagedKV, width: int) -> Tensor:
-        index = torch.randint(0, pool.num_slots, (batch, 1, width), device="cuda", generator=generator)
-        return torch.where(rand(batch, 1, width) < (0.1 if mode == "ragged" else 0.0), -1, index).int()
-
-    def lengths(width: int) -> Tensor | None:
-        if mode != "ragged":
-            return None
-        length = (rand(batch) * (width + 1)).int()
-        length[0] = width
-        if batch > 2:
-            length[1], length[2] = 0, 1  # a request with nothing at all, and one with one token a scope
-        return length
-
-    pools = tuple(
-        pack_kv(torch.randn(tokens, 512, device="cuda", generator=generator), page)
-        for tokens, page in ((1 << 15, 128), (1 << 16, 64))
-    )
-    q = torch.randn(batch, 1, heads, 512, device="cuda", generator=generator).bfloat16()
-    sink = None if mode == "plain" else torch.randn(heads, device="cuda", generator=generator)
-    extra = {"extra": pools[1], "extra_indices": indices(pools[1], widths[1]),
-             "extra_topk_length": lengths(widths[1])} if widths[1] else {}  # fmt: skip
-    main = indices(pools[0], widths[0])
-    return make_call(q, pools[0], main, topk_length=lengths(widths[0]), attn_sink=sink, **extra)  # type: ignore[arg-type]
-
-
-def compare(call: DecodeCall, variant: Variant, expected: tuple[Tensor, Tensor]) -> tuple[float, float]:
-    """Relative output error and largest lse error of one run on poisoned memory; NaN if a result is."""
-    poison()
-    out, lse = run_call(call, variant)
-    torch.cuda.synchronize()
-    finite = torch.isfinite(expected[1])
-    if not torch.equal(lse[~finite], expected[1][~finite]):
-        return float("nan"), float("nan")
-    difference = (lse - expected[1])[finite].abs()
-    return relative_error(out, expected[0]), float(difference.max()) if difference.numel() else 0.0
+# The second grid: batch, widths, and what make_case is given besides; all ragged.
+OTHER_CASES: tuple[tuple[int, tuple[int, int], dict[str, Any]], ...] = (
+    *((batch, (128, 512), {"heads": heads}) for heads in (8, 24, 128) for batch in (4, 32)),
+    *((batch, (128, 512), {"heads": 64, "q_len": 2}) for batch in (3, 16)),
+    (5, (128, 512), {"heads": 128, "q_len": 3, "pages": (3, 2)}),
+    *((6, (128, 512), {"pages": pages}) for pages in ((2, 256), (256, 2), (3, 3), (64, 8))),
+    *((batch, (128, 8192), {}) for batch in (3, 40)),
+    (4, (5000, 3000), {"heads": 24, "pages": (64, 3)}),
+    (7, (7, 1), {}),
+)
 
 
 def runnable(variants: Sequence[Variant]) -> list[Variant]:
@@ -116,23 +64,59 @@ def check_cell(
     return [(cell, variant, *compare(call, variant, expected)) for variant in variants]
 
 
-def check_grid(variants: Sequence[Variant]) -> bool:
-    """The whole grid, one process a cell at a time, so that kernels compile side by side."""
-    cells = [(batch, shape, mode) for shape in SHAPES for mode in MODES for batch in BATCHES]
+def check_other_cell(case: int, variants: Sequence[Variant]) -> list[tuple[Any, str, float, float]]:
+    """Every variant on one case of the second grid, by its place in it."""
+    batch, widths, given = OTHER_CASES[case]
+    call = make_case(batch, widths, "ragged", seed=7_000 + case, **given)
+    expected = reference_attention(call)
+    return [(OTHER_CASES[case], variant, *compare(call, variant, expected)) for variant in variants]
+
+
+def check_grid(
+    name: str, check: Callable[..., Any], cells: Sequence[Any], variants: Sequence[Variant]
+) -> bool:
+    """A whole grid, one process a cell at a time, so that kernels compile side by side."""
     worst: dict[str, list[float]] = {variant: [0.0, 0.0] for variant in variants}
     failed = 0
     workers = max(1, min(15, multiprocessing.cpu_count() - 1))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for results in pool.map(check_cell, cells, repeat(variants)):
+        for results in pool.map(check, cells, repeat(variants)):
             for cell, variant, error, lse in results:
                 if not (error <= MAX_ERROR and lse <= MAX_LSE):
                     failed += 1
                     print(f"FAIL {cell} {variant}: relative error {error:.3g}, lse {lse:.3g}")
                 worst[variant] = [max(worst[variant][0], error), max(worst[variant][1], lse)]
     for variant, (error, lse) in worst.items():
-        print(f"grid {variant:>8}: worst relative error {error:.2e}, worst |lse - ref| {lse:.1e}")
-    print(f"grid: {len(cells) * len(variants)} runs, {failed} failed")
+        print(f"{name} {variant:>8}: worst relative error {error:.2e}, worst |lse - ref| {lse:.1e}")
+    print(f"{name}: {len(cells) * len(variants)} runs, {failed} failed")
     return failed == 0
+
+
+def check_nan(variant: Variant) -> bool:
+    """NaN in one head's query, then in a token that two of the rows name: NaN there, and not a bit moves elsewhere."""
+    good = True
+    for where in ("query", "token"):
+        call = make_case(6, (128, 512), "ragged", seed=11)
+        indices = call.scopes[0].indices.view(6, -1)
+        indices[indices == 5] = 6  # slot 5 is nobody's but for what follows
+        indices[0, 3] = indices[3, 0] = 5
+        assert call.scopes[0].lengths is not None
+        call.scopes[0].lengths.clamp_(max=128)[3] = 128
+        clean = [result.clone() for result in run_call(call, variant)]
+        hit = torch.zeros(6, 64, dtype=torch.bool, device="cuda")
+        if where == "query":
+            call.q[4, 9, 100] = float("nan")
+            hit[4, 9] = True
+        else:
+            # The rotary part: the other one has no NaN that pack_kv would write.
+            call.scopes[0].cache.records().view(torch.bfloat16)[0, 5, 230] = float("nan")
+            hit[0] = hit[3] = True
+        out, lse = run_call(call, variant)
+        right = torch.equal(lse.isnan(), hit) and torch.equal(out.isnan().any(-1), hit)
+        right &= torch.equal(out[~hit], clean[0][~hit]) and torch.equal(lse[~hit], clean[1][~hit])
+        good &= right
+    print(f"NaN {variant:>8}: {'stays in its rows' if good else 'WRONG'}")
+    return good
 
 
 def check_graph(batch: int, variant: Variant, rounds: int = 5) -> bool:
@@ -188,73 +172,32 @@ def check_streams(variant: Variant) -> bool:
     return good
 
 
-def check_small(variant: Variant) -> bool:
-    """One small ragged case, for running under a memory checker; split-K in each of its loop forms."""
-    call = make_case(3, (128, 512), "ragged", seed=3)
-    expected = reference_attention(call)[0]
-    # The choice for this size takes one block a program; 8 and 2 splits make it loop, 1 writes the output itself.
-    counts = (None, 8, 2, 1) if variant in ("split_k", "hopper") else (None,)
-    error = max(relative_error(run_call(call, variant, count)[0], expected) for count in counts)
-    if variant == "hopper":  # its other forms, which this size would not choose
-        for form in FORMS:
-            choice = Choice(form, combine_config(call.rows, call.heads))
-            for count in (7, 2, 1):
-                error = max(error, relative_error(run_choice(call, choice, count)[0], expected))
-    print(f"small {variant}: relative error {error:.2e}")
-    return error <= MAX_ERROR
-
-
-def check_sanitizer(variants: Sequence[Variant]) -> bool:
-    """Memcheck and racecheck over the small case of every variant, side by side."""
-    tool = shutil.which("compute-sanitizer")
-    if tool is None:
-        print("sanitizer: NOT RUN, no compute-sanitizer on the PATH")
-        return True
-    runs = {}
-    for variant in variants:
-        for check in ("memcheck", "racecheck"):
-            command = [tool, "--tool", check, "--error-exitcode", "9",
-                       sys.executable, __file__, "--small", variant]  # fmt: skip
-            runs[variant, check] = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-            )
-    good = True
-    for (variant, check), process in runs.items():
-        try:
-            text, _ = process.communicate(timeout=100)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            text, _ = process.communicate()
-            text += "\n(ran past 100 s)"
-        lines = [line for line in text.splitlines() if "SUMMARY" in line]
-        good &= process.returncode == 0
-        verdict = lines[-1].strip("= ") if lines else text.strip().splitlines()[-1:]
-        print(f"sanitizer {check} {variant}: exit {process.returncode}, {verdict}")
-    return good
-
-
 def main() -> None:
     """Run what was asked for."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--small", choices=VARIANTS, help="run one small case of a variant and nothing else")
     parser.add_argument("--variants", nargs="+", choices=(*VARIANTS, "auto"), default=list(VARIANTS))
     parser.add_argument("--skip-sanitizer", action="store_true", help="leave the memory checkers out")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("check_gpu.py: no CUDA device; the CPU tests are in kernels/tests")
-    if options.small:
-        sys.exit(0 if check_small(options.small) else 1)
     start = time.time()
     variants = runnable(options.variants)
-    good = check_grid(variants)
+    cells = [(batch, shape, mode) for shape in SHAPES for mode in MODES for batch in BATCHES]
+    good = check_grid("grid", check_cell, cells, variants)
+    good &= check_grid("other shapes", check_other_cell, range(len(OTHER_CASES)), variants)
     for variant in variants:
+        good &= check_nan(variant)
         good &= check_graph(8, variant)
         if variant not in ("simt", "mma"):
             good &= check_graph(16, variant) & check_graph(64, variant) & check_streams(variant)
+    for name in OTHERS:
+        good &= run_small(name)
     if not options.skip_sanitizer:
-        good &= check_sanitizer([variant for variant in variants if variant != "auto"])
+        good &= check_memory([*(variant for variant in variants if variant != "auto"), *OTHERS])
+        if "hopper" in variants:
+            good &= check_all(forms=True, faults=False, controls=False)
     print(f"{'all right' if good else 'FAILED'}, {time.time() - start:.0f} s")
     sys.exit(0 if good else 1)
 

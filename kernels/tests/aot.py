@@ -41,6 +41,7 @@ class Request:
         warps: ``num_warps``.
         stages: ``num_stages``, the kernel-wide default.
         options: Further compile options.
+        keep_ptx: Whether the PTX is wanted too.
     """
 
     module: str
@@ -51,6 +52,7 @@ class Request:
     warps: int = 4
     stages: int = 3
     options: dict[str, Any] = field(default_factory=dict)
+    keep_ptx: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Compiled:
         shared: Static plus dynamic shared memory per block, in bytes.
         opcodes: Machine instructions by mnemonic up to the first dot (``HGMMA``, ``BAR``, ...).
         error: The compiler's complaint, empty if it compiled; then everything else is 0.
+        ptx: The PTX if it was asked for, else empty.
     """
 
     registers: int
@@ -72,6 +75,7 @@ class Compiled:
     shared: int
     opcodes: dict[str, int]
     error: str = ""
+    ptx: str = ""
 
     @property
     def tensor_core(self) -> int:
@@ -127,7 +131,10 @@ def _compile(request: Request) -> Compiled:
     # counted against the block's limit.
     static = int(usage[3]) - 1024
     shared = int(binary.metadata.shared) + max(0, static)
-    return Compiled(int(usage[1]), int(usage[2]), opcodes["STL"] + opcodes["LDL"], shared, dict(opcodes))
+    ptx = binary.asm["ptx"] if request.keep_ptx else ""
+    return Compiled(
+        int(usage[1]), int(usage[2]), opcodes["STL"] + opcodes["LDL"], shared, dict(opcodes), ptx=ptx
+    )
 
 
 def _child(requests: list[Request]) -> list[Compiled]:
