@@ -15,7 +15,14 @@ from hta_dsv4.capture.config import StepShape, model_config
 from hta_dsv4.capture.launch import Step, as_compiled, as_cuda_graph
 from hta_dsv4.capture.parallel import ALONE, Ranks, process_group
 from hta_dsv4.capture.profiler import CaptureResult, capture_decode
-from hta_dsv4.capture.rank_files import companion_folder, join_manifests, parallel_facts, rank_trace
+from hta_dsv4.capture.rank_files import (
+    companion_folder,
+    discard,
+    join_manifests,
+    parallel_facts,
+    rank_trace,
+    staged,
+)
 from hta_dsv4.capture.sharding import shard_config
 from hta_dsv4.capture.straggler import Straggler
 from hta_dsv4.capture.switches import Switches, variant_switches
@@ -94,7 +101,9 @@ class CaptureOptions:
         return (self.out or Path()) / f"{name}{TRACE_SUFFIX}"
 
 
-def run_capture(options: CaptureOptions, progress: Progress | None = None) -> CaptureResult:
+def run_capture(
+    options: CaptureOptions, progress: Progress | None = None, checked: Callable[[], None] | None = None
+) -> CaptureResult:
     """Build the step, run it, write trace and manifest (and, for CUDA graphs, the eager companion).
 
     Among several ranks each does so, and all of them together write one manifest.
@@ -102,11 +111,14 @@ def run_capture(options: CaptureOptions, progress: Progress | None = None) -> Ca
     Args:
         options: what to capture.
         progress: told what happens, one short line each.
+        checked: called when the options are found right, before the ranks meet.
 
     Raises:
         HtaDsv4Error: an option is wrong, there is no GPU, memory ran out, or the files cannot be written.
     """
     check_options(options)
+    if checked:
+        checked()
     with process_group(options.ranks, options.ranks.device(options.device)):
         step = build_step(options, progress)
         return capture_step(step, options, progress)
@@ -137,7 +149,27 @@ def check_options(options: CaptureOptions) -> None:
     if options.straggler is not None:
         options.straggler.check(config, options.ranks)
     options.ranks.device(options.device)
-    trace_file(options.trace_path)
+    place = options.trace_path
+    if options.ranks.alone:
+        trace_file(place)
+        return
+    trace_file(
+        place.parent.parent / place.name
+    )  # the folder between is made when all ranks have their traces
+    if place.parent.exists() and not place.parent.is_dir():
+        raise HtaDsv4Error(f"{place.parent}: is a file; choose another --out")
+
+
+def staging_folders(options: CaptureOptions) -> list[Path]:
+    """Where several ranks keep their files until all have theirs; of no use when one of them has failed."""
+    if options.ranks.alone:
+        return []
+    return [path.parent.parent for path in (_written_to(options), _companion_out(options)) if path]
+
+
+def _written_to(options: CaptureOptions) -> Path:
+    """Where the trace is written; of several ranks it is moved to its place when all have theirs."""
+    return options.trace_path if options.ranks.alone else staged(options.trace_path)
 
 
 def build_step(
@@ -199,7 +231,7 @@ def capture_step(
             baseline=options.baseline,
             variant=options.variant,
             concurrency=options.concurrency,
-            out=options.trace_path,
+            out=_written_to(options),
             companion=companion,
             companion_out=_companion_out(options),
             progress=progress,
@@ -213,12 +245,17 @@ def capture_step(
         if not _is_out_of_memory(error):
             raise
         raise _out_of_memory(options, error) from error
+    finally:
+        if not options.ranks.alone:  # what was not moved to its place is of no use
+            discard(_written_to(options))
+            if beside := _companion_out(options):
+                discard(beside)
 
 
 def _companion_out(options: CaptureOptions) -> Path | None:
     if options.ranks.alone:
         return None
-    return rank_trace(companion_folder(options.trace_path.parent), options.ranks)
+    return staged(rank_trace(companion_folder(options.trace_path.parent), options.ranks))
 
 
 def _switches(options: CaptureOptions) -> Switches:

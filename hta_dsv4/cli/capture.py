@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from hta_dsv4.cli.exit import say
 from hta_dsv4.cli.options import Output, form, write
 from hta_dsv4.cli.serving import (
     ApiKey,
@@ -110,7 +110,8 @@ def capture(
         capture_from_server(words, as_json)
         return
     try:
-        from hta_dsv4.capture.command import CaptureOptions, run_capture
+        from hta_dsv4.capture.command import CaptureOptions, run_capture, staging_folders
+        from hta_dsv4.capture.one_voice import end_process, one_voice
         from hta_dsv4.capture.parallel import ranks_from_environment
         from hta_dsv4.capture.straggler import Straggler
     except ModuleNotFoundError as error:
@@ -118,26 +119,29 @@ def capture(
             f"capture needs {error.name}, which is not installed: pip install 'hta-dsv4[capture]'; without a GPU, "
             f"look at a shipped trace: {', '.join(traces())}"
         ) from error
-    # The tiny model is for a CPU: a step at the real sizes would take minutes there.
-    usual = (2, 600, 2048) if config == "tiny" else (32, 4096, 1 << 20)
     ranks = ranks_from_environment()
-    options = CaptureOptions(
-        variant=variant,
-        switches=switches_of(switch or []),
-        concurrency=concurrency or usual[0],
-        config=config,
-        context=context or usual[1],
-        max_context=max_context or usual[2],
-        steps=5 if steps is None else steps,
-        warmup=warmup,
-        baseline=10 if baseline is None else baseline,
-        out=out,
-        with_stack=with_stack,
-        device=device,
-        ranks=ranks,
-        straggler=None if straggler is None else Straggler.parse(straggler),
-    )
-    result = run_capture(options, (lambda line: print(line, file=sys.stderr)) if ranks.first else None)
+    with one_voice(ranks, say) as voice:
+        # The tiny model is for a CPU: a step at the real sizes would take minutes there.
+        usual = (2, 600, 2048) if config == "tiny" else (32, 4096, 1 << 20)
+        options = CaptureOptions(
+            variant=variant,
+            switches=switches_of(switch or []),
+            concurrency=concurrency or usual[0],
+            config=config,
+            context=context or usual[1],
+            max_context=max_context or usual[2],
+            steps=5 if steps is None else steps,
+            warmup=warmup,
+            baseline=10 if baseline is None else baseline,
+            out=out,
+            with_stack=with_stack,
+            device=device,
+            ranks=ranks,
+            straggler=None if straggler is None else Straggler.parse(straggler),
+        )
+        voice.litter = staging_folders(options)
+        progress = (lambda line: print(line, file=sys.stderr)) if ranks.first else None
+        result = run_capture(options, progress, voice.checked)
     if ranks.first:
         # what several ranks captured is one variant: their folder
         found = [
@@ -147,7 +151,7 @@ def capture(
             print(f"wrote {path}", file=sys.stderr)
         _print_shares(found[0], variant, device, form(as_json))
     if not ranks.alone:
-        _end_process()
+        end_process(0)
 
 
 def _print_shares(path: Path, variant: str, device: str, chosen: Output) -> None:
@@ -162,17 +166,6 @@ def _print_shares(path: Path, variant: str, device: str, chosen: Output) -> None
         lambda: [shares_grid(s) for s in shares],
         full=False,
     )
-
-
-def _end_process() -> None:
-    """End this rank without taking the interpreter down.
-
-    After profiling among several gloo processes torch 2.13 aborts in about one exit of four ("terminate called without
-    an active exception"), and torchrun would call a capture failed whose files stand.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def switches_of(words: list[str]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -20,6 +21,8 @@ from hta_dsv4.present.text import printable
 
 # Newer typer carries its own copy of click, so click's classes are reached through what typer exports.
 _ClickException: type[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+_TURN_S = 20.0  # within this rank 0 has imported as much as the others
 
 
 def run_and_exit(command: Callable[[], int | None]) -> NoReturn:
@@ -46,10 +49,10 @@ def run_and_exit(command: Callable[[], int | None]) -> NoReturn:
             _write(text)
         else:
             context = getattr(error, "ctx", None)
-            say(text + (f" (see {context.command_path} --help)" if context else ""))
+            say_once(text + (f" (see {context.command_path} --help)" if context else ""))
     except HtaDsv4Error as error:
         code = 2
-        say(str(error))
+        say_once(str(error))
     except (KeyboardInterrupt, typer.Abort):
         code = 130
         say("interrupted")
@@ -65,6 +68,19 @@ def run_and_exit(command: Callable[[], int | None]) -> NoReturn:
         code = 2
         say("out of memory; read fewer traces at once, or on a larger machine")
     sys.exit(code or 0)
+
+
+def _spoken_by_rank_0() -> bool:
+    """Whether torchrun started this rank beside others: a mistake in the command line is all of theirs."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+
+
+def say_once(text: str) -> None:
+    """Write a message that every rank of a job has alike: rank 0 does, and the others give it the time to."""
+    if _spoken_by_rank_0():
+        time.sleep(_TURN_S)  # torchrun ends them when rank 0 ends, and rank 0 where one of them ended first
+    else:
+        say(text)
 
 
 def say(text: str) -> None:
