@@ -28,6 +28,7 @@ from hta_dsv4.present import coverage_grid as cov
 from hta_dsv4.present import fill_grid as fil
 from hta_dsv4.present import idle_grid as idl
 from hta_dsv4.present import machine
+from hta_dsv4.present.cells import plain
 from hta_dsv4.present.grid import Grid
 from hta_dsv4.runs.run import Run
 from hta_dsv4.trace.manifest import manifest_for
@@ -167,5 +168,5 @@ def _hta_idle(run: Run) -> tuple[list[dict[str, Any]], list[str]]:
         except HtaDsv4Error as error:
             return [], [f"not given: {error}"]
     columns = ["stream", "idle_category", "idle_time", "idle_time_ratio"]
-    rows = [{c: fil.plain(row[c]) for c in columns} for _, row in table.iterrows()]
+    rows = [{c: plain(row[c]) for c in columns} for _, row in table.iterrows()]
     return rows, [str(w.message) for w in caught]

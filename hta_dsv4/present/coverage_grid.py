@@ -9,7 +9,7 @@ import pandas as pd
 
 from hta_dsv4.analysis import coverage as c
 from hta_dsv4.analysis.coverage import BANDS, Coverage
-from hta_dsv4.present.fill_grid import plain
+from hta_dsv4.present.cells import plain
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, us
 
 _BAND_SAID = {

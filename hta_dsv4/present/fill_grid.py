@@ -9,6 +9,7 @@ import pandas as pd
 
 from hta_dsv4.analysis import fill as f
 from hta_dsv4.analysis.fill import Fill
+from hta_dsv4.present.cells import plain
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, steps_said, us
 
 _COLUMNS = (
@@ -96,10 +97,3 @@ def fill_rows(found: Sequence[Fill]) -> tuple[list[str], list[dict[str, Any]]]:
     return columns, [
         {"variant": v["label"], "steps": v["steps"], **row} for v in map(_variant, found) for row in v["rows"]
     ]
-
-
-def plain(value: Any) -> Any:
-    """A cell of a frame as JSON has it: ``None`` for missing, Python's own numbers."""
-    if value is None or pd.isna(value):
-        return None
-    return value.item() if hasattr(value, "item") else value

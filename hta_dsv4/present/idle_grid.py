@@ -9,7 +9,7 @@ from typing import Any
 from hta_dsv4.analysis import launch_bound as lb
 from hta_dsv4.analysis.gaps import CAUSES
 from hta_dsv4.analysis.launch_bound import IdleTime
-from hta_dsv4.present.fill_grid import plain
+from hta_dsv4.present.cells import plain
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, us
 
 _Pair = tuple[str, str]

@@ -20,6 +20,7 @@ from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.info import Info
 from hta_dsv4.analysis.shares import RankShares, Shares
 from hta_dsv4.classify.results import Explanation
+from hta_dsv4.present.cells import plain
 
 SCHEMA = 1
 SCHEMAS = dict.fromkeys(("diff", "scaling", "gate", "roofline", "findings", "whatif"), 2)
@@ -174,14 +175,8 @@ _ROW = (
 
 def _rows(table: pd.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
     """A table's rows as plain values; by column, as a row of a frame has one type and integers would turn float."""
-    values = zip(*([_plain(v) for v in table[c]] for c in columns), strict=True)
+    values = zip(*([plain(v) for v in table[c]] for c in columns), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in values]
-
-
-def _plain(value: Any) -> Any:
-    if value is None or pd.isna(value):
-        return None
-    return value.item() if hasattr(value, "item") else value
 
 
 def shares_rows(variants: Sequence[Shares]) -> Table:

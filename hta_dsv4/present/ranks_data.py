@@ -13,7 +13,7 @@ from hta_dsv4.analysis.communication import Communication, causes_table, layer_t
 from hta_dsv4.analysis.ranks import RankTable
 from hta_dsv4.analysis.stragglers import Straggler
 from hta_dsv4.analysis.waits import GroupWaits
-from hta_dsv4.present.fill_grid import plain
+from hta_dsv4.present.cells import plain
 from hta_dsv4.present.machine import Table
 from hta_dsv4.present.ranks_grid import Found
 
