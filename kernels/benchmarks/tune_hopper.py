@@ -3,9 +3,8 @@
     python kernels/benchmarks/tune_hopper.py --out kernels/dsv4_kernels/hopper_choices.json
 
 For every shape and batch: each form (the plain Triton split-K among them) with the combine tile that split-K would
-take, then the two fastest forms with each combine tile. Times as in ``sparse_mla.py``, cold: every call has its own
-data.
-About two minutes on an H200, half of it compilation. One run; forms within a percent of each other may change places.
+take, then those within a tenth of the fastest with each combine tile. Times as in ``sparse_mla.py``, cold: every call
+has its own data. About two minutes on an H200. One run; forms within a percent of each other may change places.
 """
 
 from __future__ import annotations
@@ -68,9 +67,10 @@ def compile_all(cells: Iterable[Cell]) -> None:
     distinct: dict[object, Trial] = {}
     for (shape, batch), form in product(cells, (*FORMS, "split_k")):
         splits = splits_of(form, lists(shape), batch)
-        for tile in TILES if splits > 1 else TILES[:1]:
-            kernel = (form, batch) if form == "split_k" else (form, splits == 1)
-            distinct[len(lists(shape)), kernel, splits, tile] = (shape, batch, Choice(form, tile), splits)
+        kernel = (form, batch) if form == "split_k" else (form, splits == 1)
+        distinct[len(lists(shape)), kernel] = (shape, batch, Choice(form, TILES[0]), splits)
+        for tile in TILES if splits > 1 else ():  # the combine does not know whose partials it merges
+            distinct[splits, tile] = (shape, batch, Choice(form, tile), splits)
     trials = list(distinct.values())
     workers = max(1, min(14, multiprocessing.cpu_count() - 1))
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -87,9 +87,9 @@ def measure_cell(shape: str, batch: int, calls: list[DecodeCall]) -> dict[str, o
     usual = combine_config(batch, HEADS)
     by_form = {form: microseconds(Choice(form, usual)) for form in (*FORMS, "split_k")}
     times = {Choice(form, usual): time for form, time in by_form.items()}
-    # The tile moves a form by more than the forms differ: the best two are tried with all of them.
-    for form in sorted(by_form, key=by_form.__getitem__)[:2]:
-        if splits_of(form, lists(shape), batch) > 1:
+    # The tile moves a form by up to a tenth: those that near the best are tried with all of them.
+    for form in by_form:
+        if splits_of(form, lists(shape), batch) > 1 and by_form[form] < 1.1 * min(by_form.values()):
             times |= {Choice(form, tile): microseconds(Choice(form, tile)) for tile in TILES if tile != usual}
     choice = min(times, key=times.__getitem__)
     form, best, best_us = choice.form, choice.combine, times[choice]

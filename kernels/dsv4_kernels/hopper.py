@@ -3,7 +3,7 @@
 The same split over programs as :mod:`dsv4_kernels.split_k`, with its combine; with one split the output itself is
 written. A program is twelve warps: four gather and decode (:mod:`hopper_gather`), four score and four follow
 (:mod:`hopper_consume`), so that loads, decoding, softmax and products of different blocks run side by side. It takes
-an SM to itself (214 KB of shared memory, all registers).
+an SM to itself (178 or 214 KB of shared memory, all registers).
 
 Import this module only where :func:`dsv4_kernels.hopper_support.unavailable` returns None.
 """
@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from dsv4_kernels.call import DecodeCall
 from dsv4_kernels.hopper_consume import follow, score
 from dsv4_kernels.hopper_gather import gather
+from dsv4_kernels.hopper_l1 import leave_rest_to_l1
 from dsv4_kernels.hopper_produce import dependency_wait
 from dsv4_kernels.hopper_select import HopperConfig
 from dsv4_kernels.hopper_state import Lists, Ring, Share, Target
@@ -47,8 +48,8 @@ def _sparse_mla_hopper_kernel(
     extra_width: gl.tensor, extra_length_ptr: gl.tensor, heads: gl.tensor, q_len: gl.tensor, scale_log2: gl.tensor,
     PAGE_SIZE: gl.constexpr, EXTRA_PAGE_SIZE: gl.constexpr, HAS_EXTRA: gl.constexpr,
     HAS_LENGTH: gl.constexpr, HAS_EXTRA_LENGTH: gl.constexpr, HAS_SINK: gl.constexpr, SGLANG: gl.constexpr,
-    WHOLE: gl.constexpr, BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr, HELPED: gl.constexpr,
-    PREFETCH: gl.constexpr, SCORE_REGISTERS: gl.constexpr, FOLLOW_REGISTERS: gl.constexpr,
+    WHOLE: gl.constexpr, BLOCK_T: gl.constexpr, BUFFERS: gl.constexpr,
+    SCORE_REGISTERS: gl.constexpr, FOLLOW_REGISTERS: gl.constexpr,
 ) -> None:  # fmt: skip
     WORDS: gl.constexpr = gl.NVMMASharedLayout(128, 32, rank=2)
     HALVES: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
@@ -92,9 +93,9 @@ def _sparse_mla_hopper_kernel(
     target = Target(out_ptr, lse_ptr, sum_ptr, row, part, group, gl.to_tensor(heads), WHOLE)
     gl.warp_specialize(
         [
-            (gather, (lists, share, ring, HELPED)),
+            (gather, (lists, share, ring)),
             (score, (share, ring, target, q_smem, kv, staging, q_ptr, sink_ptr, scale_log2, HAS_SINK, SGLANG)),
-            (follow, (lists, share, ring, target, kv, staging, HELPED, PREFETCH)),
+            (follow, (lists, share, ring, target, kv, staging)),
         ],
         [4, 4],
         [SCORE_REGISTERS, FOLLOW_REGISTERS],
@@ -118,16 +119,17 @@ def hopper_decode(
     out, lse = call.outputs()
     partials = None if num_splits == 1 else Partials.allocate(call, num_splits, torch.bfloat16)
     arguments = kernel_arguments(call)
-    _sparse_mla_hopper_kernel[(num_splits, triton.cdiv(call.heads, 64), call.rows)](
+    kernel = _sparse_mla_hopper_kernel[(num_splits, triton.cdiv(call.heads, 64), call.rows)](
         call.q,
         partials.output if partials else out,
         partials.maxima if partials else lse,
         partials.sums if partials else lse,  # not touched in this case
         **arguments, scale_log2=call.scale * LOG2_E, HAS_SINK=call.sink is not None,
         SGLANG=call.convention == "sglang", WHOLE=partials is None, BLOCK_T=config.block_t, BUFFERS=config.buffers,
-        HELPED=config.helped, PREFETCH=config.prefetch, SCORE_REGISTERS=config.score_registers,
-        FOLLOW_REGISTERS=config.follow_registers, num_warps=4, launch_pdl=True,
+        SCORE_REGISTERS=config.score_registers, FOLLOW_REGISTERS=config.follow_registers,
+        num_warps=4, launch_pdl=True,
     )  # fmt: skip
+    leave_rest_to_l1(kernel)
     if partials is not None:
         combine_partials(call, partials, combine, out, lse)
     return out, lse

@@ -19,7 +19,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from dsv4_kernels.hopper_gather import help_first, prefetch_first, prefetch_next
+from dsv4_kernels.hopper_gather import help_first
 from dsv4_kernels.hopper_produce import block_barrier, dependency_wait, launch_dependents
 from dsv4_kernels.hopper_state import Lists, Ring, Share, Target
 
@@ -181,25 +181,19 @@ def score(
 @gluon.jit
 def follow(
     lists: Lists, share: Share, ring: Ring, target: Target, kv: gl.shared_memory_descriptor,
-    staging: gl.shared_memory_descriptor, HELPED: gl.constexpr, PREFETCH: gl.constexpr,
+    staging: gl.shared_memory_descriptor,
 ) -> None:  # fmt: skip
     """The right output columns, from the scorer's weights.
 
-    These warps wait most: with ``HELPED`` they decode a piece of the first block, and with ``PREFETCH`` they ask L2
-    for the blocks that many ahead of theirs.
+    These warps wait most; while there is nothing to follow yet they decode half of a first block of 64.
     """
     PV: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 256, 16])
-    if HELPED or PREFETCH > 0:
+    if ring.BLOCK_T == 64:
         dependency_wait()
-    if HELPED:
         help_first(lists, share, ring)
-    if PREFETCH > 0:
-        distant = prefetch_first(lists, share, PREFETCH)
     acc = gl.zeros([64, 256], gl.float32, PV)
     i = 0
-    for block in range(share.first, share.blocks, share.step):
-        if PREFETCH > 0:
-            distant = prefetch_next(lists, share, block + PREFETCH * share.step, distant)
+    for _ in range(share.first, share.blocks, share.step):
         buffer = i % ring.BUFFERS
         phase = (i // ring.BUFFERS) & 1
         mbarrier.wait(ring.full.index(buffer), phase)

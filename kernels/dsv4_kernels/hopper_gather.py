@@ -7,14 +7,12 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from dsv4_kernels.hopper_produce import (
-    LINES,
     PIECE,
     WORDS,
     block_barrier,
     dependency_wait,
     load_codes,
     load_half,
-    prefetch,
     write_half,
 )
 from dsv4_kernels.hopper_state import Lists, Ring, Share
@@ -92,18 +90,18 @@ def turn(
 
 
 @gluon.jit
-def gather(lists: Lists, share: Share, ring: Ring, HELPED: gl.constexpr) -> None:
+def gather(lists: Lists, share: Share, ring: Ring) -> None:
     """All pieces of a program's blocks, the even ones through ``a`` and the odd ones through ``b``.
 
-    With ``HELPED`` (blocks of 64 only) the second piece of the first block is :func:`help_first`'s.
+    But for the second piece of a first block of 64, which is :func:`help_first`'s.
     """
     PIECES: gl.constexpr = lists.BLOCK_T // PIECE
     dependency_wait()
     pieces = gl.cdiv(gl.maximum(share.blocks - share.first, 0), share.step) * PIECES
     a = start(lists, share, 0)
-    b = start(lists, share, 3 if HELPED else 1)
+    b = start(lists, share, 3 if PIECES == 2 else 1)
     begin = 0
-    if HELPED:
+    if PIECES == 2:
         if pieces > 0:
             a = turn(a, lists, share, ring, 0, 0)
         begin = 2
@@ -127,27 +125,3 @@ def help_first(lists: Lists, share: Share, ring: Ring) -> None:
         write_half(tile, left, codes, 0)
         write_half(tile, right, codes, 1)
         announce(ring, 0)
-
-
-@gluon.jit
-def distant_slots(lists: Lists, block: gl.tensor) -> gl.tensor:
-    """All slots of a block, laid out for :func:`prefetch_next`."""
-    return lists.slots(block, gl.arange(0, lists.BLOCK_T, gl.SliceLayout(1, LINES)))
-
-
-@gluon.jit
-def prefetch_first(lists: Lists, share: Share, PREFETCH: gl.constexpr) -> gl.tensor:
-    """Ask L2 for the program's blocks 1 to ``PREFETCH - 1``; the slots of block ``PREFETCH``."""
-    slots = distant_slots(lists, share.first + share.step)
-    for i in gl.static_range(1, PREFETCH):
-        beyond = distant_slots(lists, share.first + (i + 1) * share.step)
-        prefetch(lists, share.first + i * share.step, slots)
-        slots = beyond
-    return slots
-
-
-@gluon.jit
-def prefetch_next(lists: Lists, share: Share, block: gl.tensor, slots: gl.tensor) -> gl.tensor:
-    """Ask L2 for a block, whose slots were loaded a turn ago; the slots of the next one."""
-    prefetch(lists, block, slots)
-    return distant_slots(lists, block + share.step)

@@ -14,16 +14,12 @@ from __future__ import annotations
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from dsv4_kernels.hopper_state import Lists
-
 # Triton 3.7 renamed it.
 block_barrier = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 
 PIECE = gl.constexpr(32)
 # Four lanes take the 64 bytes of a scale group, eight tokens a warp.
 WORDS = gl.constexpr(gl.BlockedLayout([1, 4], [8, 4], [4, 1], [1, 0]))
-# Two lanes take the lines of a token, sixteen tokens a warp.
-LINES = gl.constexpr(gl.BlockedLayout([1, 4], [16, 2], [4, 1], [1, 0]))
 
 
 @gluon.jit
@@ -132,24 +128,3 @@ def write_half(
         d = group_words(raw[3], codes, FIRST + 3)
     words = gl.join(gl.join(a, c), gl.join(b, d))  # [32, 32, group bit 1, group bit 0]
     tile.slice(128 * RIGHT, 128, dim=1).store(words.permute((0, 2, 3, 1)).reshape([PIECE, 128]))
-
-
-@gluon.jit
-def prefetch(lists: Lists, block: gl.tensor, slots: gl.tensor) -> None:
-    """Ask L2 for a block's records, five lines of 128 bytes each, and their scales."""
-    page, record, scales = lists.locate(block, slots)
-    line = gl.arange(0, 8, gl.SliceLayout(0, LINES))[None, :]
-    offset = gl.where(line < 5, record.to(gl.int32)[:, None] + 128 * line, scales.to(gl.int32)[:, None])
-    wanted = (slots >= 0)[:, None] & (line < 6)
-    gl.inline_asm_elementwise(
-        """
-        {
-        .reg .pred p;
-        setp.ne.s32 p, $2, 0;
-        @p prefetch.global.L2 [$1];
-        mov.u32 $0, 0;
-        }
-        """,
-        "=r,l,r", [page.to(gl.int64, bitcast=True)[:, None] + offset, wanted.to(gl.int32)], dtype=gl.int32,
-        is_pure=False, pack=1,
-    )  # fmt: skip

@@ -61,7 +61,7 @@ def test_the_nearest_measurement_decides(heads: int) -> None:
     """Shapes and batches in between, past the ends, of several head groups -> a neighbour's choice."""
     text = json.dumps({"choices": [
         {"tokens": [tokens], "rows": rows, "form": form, "combine": [1, 512, 4], "eager": False, "microseconds": 1}
-        for tokens, rows, form in ((64, 1, "short"), (64, 100, "loop"), (6400, 1, "one_block"))
+        for tokens, rows, form in ((64, 1, "loop"), (64, 100, "split_k"), (6400, 1, "one_block"))
     ]})  # fmt: skip
     small, many, long = parse(text)
     groups = -(-heads // 64)
@@ -137,13 +137,13 @@ def test_auto_runs_the_plain_form_elsewhere() -> None:
 
 @pytest.mark.parametrize(
     ("variant", "rows", "expected"),
-    [("auto", 1, "split_k"), ("auto", 100, "short"), ("hopper", 1, "one_block"), ("hopper", 100, "short")],
+    [("auto", 1, "split_k"), ("auto", 100, "loop"), ("hopper", 1, "one_block"), ("hopper", 100, "loop")],
 )  # fmt: skip
 def test_on_sm_90(variant: Any, rows: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An H200 -> auto takes what was measured fastest, "hopper" a Hopper form even where another was faster."""
     text = json.dumps({"choices": [
         {"tokens": WIDTHS, "rows": rows, "form": form, "combine": [1, 512, 4], "eager": False, "microseconds": 1}
-        for rows, form in ((1, "split_k"), (100, "short"))
+        for rows, form in ((1, "split_k"), (100, "loop"))
     ]})  # fmt: skip
     monkeypatch.setattr("dsv4_kernels.hopper_select.measurements", lambda: parse(text))
     taken = []
