@@ -155,7 +155,7 @@ def test_no_other_file_is_written_over(run, tmp_path):
     [
         (["--parquet", "{}/none/t.parquet"], "no folder"),
         (["--parquet", "{}"], "is a folder"),
-        (["--parquet", ""], "is a folder"),
+        (["--parquet", ""], "an empty word where its value belongs"),
         (["--parquet", "split_k"], "shipped trace"),
         (["--parquet", "{}/" + "n" * 300], "cannot be"),
         (["--parquet", "{}/t.parquet", "--csv"], "exclude each other"),
