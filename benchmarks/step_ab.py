@@ -4,8 +4,8 @@
 the same weights and caches, then replays them in turns, forwards and backwards, always from the same tokens and
 positions. Captures of one variant each cannot say this: between two of them the GPU's temperature and the experts that
 the tokens meet have changed. Prints per form the median step with a wait after each, and enqueued on end; the medians
-of each round tell how far they repeat; then the step time by position, since compressors close a group every fourth
-token.
+of each round tell how far they repeat; then the step time by position: steps in which a request closes a group of 128
+are longer.
 """
 
 from __future__ import annotations
