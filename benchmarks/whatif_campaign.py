@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import hta_dsv4
 from hta_dsv4.analysis.change import Change, parse_set, select
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.run import Run
-from hta_dsv4.trace import activities as col
 
 BASE = "original"
 # 21 layers of 640 tokens (10 blocks), 20 of about 158 (3 blocks), 2 of 128 (2 blocks)
@@ -66,7 +66,7 @@ class Outcome:
 
     Attributes:
         target: the variant.
-        sum_ns, actual_sum_ns: summed GPU time.
+        sum_ns, actual_sum_ns: GPU time: own times, so that what launches waited for those ahead of them counts once.
         part_ns, actual_part_ns: of the changed parts alone.
         wall_ns, actual_wall_ns: wall time under the profiler, except of a graph: there without it.
     """
@@ -108,16 +108,16 @@ def outcome(base: Run, case: Case) -> Outcome:
     companion = files["cuda_graph_eager"] if case.graph else None
     target = hta_dsv4.load(files[case.target], companion=companion)
     part = target.counted
-    durations = part.activities[col.DUR_NS]
+    own = own_ns(part.activities)
     measured = target.whatif([], graph=False)
     actual = sum(_time(target, c) for c in changes)
     walls = found.after.wall_ns, measured.before.wall_ns
     if case.graph:
         assert found.unprofiled is not None
         walls = found.unprofiled[1], round(float(target.manifest["timing"]["unprofiled_step_ms"]) * 1e6)
-    assert measured.before.sum_ns == round(int(durations.sum()) / part.steps)
+    assert measured.before.own_ns == round(int(own.sum()) / part.steps)
     part_ns = sum(e.time_ns_after for e in found.effects)
-    return Outcome(case.target, found.after.sum_ns, measured.before.sum_ns, part_ns, actual, *walls)
+    return Outcome(case.target, found.after.own_ns, measured.before.own_ns, part_ns, actual, *walls)
 
 
 def _time(run: Run, change: Change) -> int:
@@ -127,7 +127,7 @@ def _time(run: Run, change: Change) -> int:
         rows = select(part.activities, change.selector).rows
     except HtaDsv4Error:
         return 0
-    return round(int(part.activities[col.DUR_NS].to_numpy()[rows].sum()) / part.steps)
+    return round(int(own_ns(part.activities)[rows].sum()) / part.steps)
 
 
 def outcomes() -> list[Outcome]:

@@ -214,7 +214,7 @@ def test_the_command_prints_text_json_csv_and_markdown():
     assert "model us" in text.stdout
     assert "(14 more)" in text.stdout
     body = json.loads(cli("roofline", "mhc_fused", "--by", "origin", "--json").stdout)
-    assert (body["schema"], body["command"], body["by"]) == (1, "roofline", ["origin"])
+    assert (body["schema"], body["command"], body["by"]) == (2, "roofline", ["origin"])
     (variant,) = body["variants"]
     assert variant["device"]["name"] == "NVIDIA H200"
     assert variant["workload"]["concurrency"] == 32

@@ -109,18 +109,31 @@ def test_no_change_changes_nothing():
 def test_scaling_and_removing_shift_what_follows():
     """Attention halved, then the indexer's copy taken out -> sum and wall as counted by hand, gaps kept."""
     found = project(small(), parse_set("bucket:attention*0.5"), remove("origin:indexer"))
-    assert found.after.sum_ns == 5_000 + 2_000
+    assert found.after.own_ns == 5_000 + 2_000
     assert found.after.wall_ns == 5_000 + 1_000 + 2_000
     first, second = found.effects
     assert (first.time_ns, first.time_ns_after) == (10_000, 5_000)
     assert (second.launches, second.launches_after) == (1, 0)
 
 
+def test_a_faster_kernel_lets_its_successor_wait_less():
+    """A combine that starts 8 us early and owns 2 -> with the split at half, 5 us and the same 2; wall falls by 5."""
+    part = counted_of(
+        [("split", 0, 10_000, CORE), ("combine", 2_000, 10_000, GLUE), ("next", 13_000, 1_000, GLUE)]
+    )
+    found = project(part, parse_set("attention+bucket:attention*0.5"))
+    assert (found.before.own_ns, found.before.wall_ns, found.early_ns) == (13_000, 14_000, 8_000)
+    assert (found.after.own_ns, found.after.wall_ns) == (8_000, 9_000)
+    assert any("early time" in a for a in found.assumptions)
+    gone = project(part, remove("kernel:combine"))
+    assert (gone.effects[0].time_ns, gone.after.own_ns) == (2_000, 11_000)
+
+
 def test_fewer_launches_stand_where_the_old_ones_stood():
     """Four launches in place of which two of 3 us -> spread evenly, the rest gone; more than there are -> refused."""
     part = counted_of([(f"k{i}", 10_000 * i, 5_000, CORE) for i in range(4)])
     found = project(part, parse_set("attention=2x3us"))
-    assert found.after.sum_ns == 6_000
+    assert found.after.own_ns == 6_000
     assert found.effects[0].launches_after == 2
     with pytest.raises(HtaDsv4Error, match="5 launches in place of 4"):
         project(part, parse_set("attention=5x3us"))
@@ -140,10 +153,10 @@ def test_floors_and_half_the_bytes():
     h200 = ceilings("NVIDIA H200")
     part = counted_of([("c", 0, 20_000, copy_of(4275 * 10_000 // 8)), ("k", 30_000, 700, copy_of(8))])
     floor = project(part, parse_set("glue=floor"), device=h200)
-    assert floor.after.sum_ns == pytest.approx(10_000 + 660, abs=2)
+    assert floor.after.own_ns == pytest.approx(10_000 + 660, abs=2)
     assert floor.effects[0].bound == "memory"
     half = project(part, halve_bytes("glue"), device=h200)
-    assert half.after.sum_ns == pytest.approx(10_000 + 700, abs=2)
+    assert half.after.own_ns == pytest.approx(10_000 + 700, abs=2)
 
 
 def test_a_floor_that_is_not_known_is_refused():
@@ -160,7 +173,7 @@ def test_a_step_bound_by_its_host_saves_no_wall_time():
         [(f"k{i}", 30_000 * i + 10_000, 10_000, {**CORE, "launch": 30_000 * i}) for i in range(5)]
     )
     found = project(part, parse_set("attention*0.5"))
-    assert found.after.sum_ns == found.before.sum_ns / 2
+    assert found.after.own_ns == found.before.own_ns / 2
     assert found.after.wall_ns == found.before.wall_ns - 5_000
     graph = project(part, parse_set("attention*0.5"), graph=True)
     assert graph.after.wall_ns < found.after.wall_ns / 3
@@ -211,13 +224,13 @@ def test_the_command_prints_text_json_csv_and_markdown():
     assert "wall without the profiler" in text.stdout
     assert "assumed:" in text.stdout
     body = json.loads(cli(*words, "--json").stdout)
-    assert (body["schema"], body["command"], body["concurrency"]) == (1, "whatif", 32)
+    assert (body["schema"], body["command"], body["concurrency"]) == (2, "whatif", 32)
     before, after = body["per_step"]["recorded"], body["per_step"]["projected"]
-    assert after["sum_ns"] < before["sum_ns"]
+    assert after["own_ns"] < before["own_ns"]
     assert before["wall_ns"] == before["busy_ns"] + before["idle_ns"]
     assert [c["launches_per_step_after"] for c in body["changes"]][2] == 0
     rows = list(csv.DictReader(io.StringIO(cli(*words, "--csv").stdout)))
-    assert {r["measure"]: int(r["projected_ns"]) for r in rows}["sum"] == after["sum_ns"]
+    assert {r["measure"]: int(r["projected_ns"]) for r in rows}["own"] == after["own_ns"]
     assert "| --" in cli(*words, "--md").stdout
 
 

@@ -77,3 +77,26 @@ def early_note(activities: pd.DataFrame, steps: int) -> tuple[str, ...]:
     most = str(min(of_kernel.index, key=lambda n: (-of_kernel[n], n)))
     short = most.removeprefix("void ").split("<")[0].split("(")[0] or most
     return (f"{said}; {100 * int(of_kernel[most]) / total:.0f} % of it is {short}",)
+
+
+def own_intervals(activities: pd.DataFrame, own: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:
+    """The same activities without early starts: each begins when its stream is free and lasts its own time.
+
+    Args:
+        activities: activity table of one rank, in order of start.
+        own: int64 [n], own times of its rows.
+
+    Returns:
+        The table with such starts and durations, sorted by start, and int64 [n], which row of ``activities`` each of
+        its rows is. Streams are busy at the same times as before.
+    """
+    start = activities[col.START_NS].to_numpy(dtype=np.int64)
+    dur = activities[col.DUR_NS].to_numpy(dtype=np.int64).clip(min=0)
+    begins = np.where(own < dur, start + dur - own, start)
+    streams = [activities[k].fillna(-1).to_numpy(dtype=np.int64) for k in (col.DEVICE, col.STREAM)]
+    for rows in pd.Series(np.arange(len(start))).groupby(streams).indices.values():
+        # What owns nothing ended before others of its stream did: it keeps its place in their order.
+        begins[rows] = np.maximum.accumulate(begins[rows])
+    order = np.argsort(begins, kind="stable")
+    table = activities.assign(**{col.START_NS: begins, col.DUR_NS: own, col.OWN_NS: own}).iloc[order]
+    return table, order

@@ -94,7 +94,7 @@ def phases(times: KernelTimes) -> tuple[Phase, ...]:
     for i in np.flatnonzero(
         np.ptp(table, axis=0) >= max(least, 1.0)
     ):  # a trace may have 100,000 kernel names
-        kernel, values = str(times.columns[i]), table[:, i]
+        kernel, values = str(times.columns[int(i)]), table[:, i]
         long = _long(values, least)
         if long is None:
             continue

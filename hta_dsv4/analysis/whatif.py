@@ -3,6 +3,9 @@
 The durations of the launches named are changed and the recorded timeline is simulated with them
 (:mod:`hta_dsv4.analysis.timeline`): streams stay in order, overlap and gaps stay as recorded, and where the host was
 late it stays late. So a kernel made faster under a slow host saves GPU time and no wall time, and the result says so.
+
+Times are own times: where a launch starts before the one ahead of it has ended (programmatic dependent launch), what it
+waited is nobody's, and it takes up when its stream is free. So a kernel made faster lets its successor wait less.
 """
 
 from __future__ import annotations
@@ -14,8 +17,9 @@ import numpy as np
 
 from hta_dsv4.analysis import change as ch
 from hta_dsv4.analysis.change import Change, select
-from hta_dsv4.analysis.counted import SUM, Counted, step_times
+from hta_dsv4.analysis.counted import OWN, Counted, own_by_run, step_times
 from hta_dsv4.analysis.floors import COMPUTE, LAUNCH, MEMORY, Launches
+from hta_dsv4.analysis.own_time import early_note, own_intervals
 from hta_dsv4.analysis.profile import StepTimes
 from hta_dsv4.analysis.shares import divide_half_even
 from hta_dsv4.analysis.timeline import GRAPH_GAP_NS, Timeline, timeline
@@ -57,8 +61,10 @@ class WhatIf:
     Attributes:
         label: the variant's name.
         steps: counted steps.
-        before, after: sum, overlap and idle; the wall is what the simulation gives.
-        sum_range: least and most summed time over the steps, after.
+        before, after: own, overlap and idle; the wall is what the simulation gives. Without early starts, which are
+            taken out, own times and summed durations are the same.
+        early_ns: what launches waited for those ahead of them, per step, as recorded.
+        own_range: least and most own time over the steps, after.
         wall_range: wall time if no launch were ever late, and if every idle nanosecond stayed.
         batch: requests decoded together; ``None`` where unknown, and then there are no tokens per second.
         effects: one per change.
@@ -72,13 +78,14 @@ class WhatIf:
     steps: int
     before: StepTimes
     after: StepTimes
-    sum_range: tuple[int, int]
+    own_range: tuple[int, int]
     wall_range: tuple[int, int]
     batch: int | None
     effects: tuple[Effect, ...]
     unprofiled: tuple[int, int] | None
     graph: bool
     assumptions: tuple[str, ...]
+    early_ns: int = 0
 
     def tokens_per_s(self, wall_ns: float) -> float | None:
         """Tokens per second at a step time."""
@@ -115,7 +122,8 @@ def what_if(
     if not part.steps or not len(part.activities):
         raise HtaDsv4Error(f"{label}: no steps in the trace, so there is no step time to project")
     acts = part.activities
-    dur = acts[col.DUR_NS].to_numpy().astype(np.float64).clip(min=0)
+    own = own_by_run(acts, part.run[part.step])
+    dur = own.astype(np.float64)
     keep = np.ones(len(acts), dtype=bool)
     effects = []
     for change in changes:
@@ -133,9 +141,13 @@ def what_if(
                 divide_half_even(round(float(dur[rows & keep].sum())), part.steps), untouched / part.steps, bound,
             )
         )  # fmt: skip
+    table, order = own_intervals(acts, own)
+    notes = early_note(acts, part.steps)
+    early = int(acts[col.DUR_NS].to_numpy().clip(min=0).sum() - own.sum())
+    part = replace(part, activities=table, step=part.step[order])
     model = timeline(part)
-    new = np.rint(dur).astype(np.int64)
-    now = _times(part, model, model.dur, np.ones(len(acts), dtype=bool))
+    new, keep = np.rint(dur).astype(np.int64)[order], keep[order]
+    now = _times(part, model, model.dur, np.ones(len(table), dtype=bool))
     then = _times(part, model, new, keep, graph=graph)
     never_late = _times(part, model, new, keep, graph=True)
     stays = then.per_step.busy_ns + (0 if graph else now.per_step.idle_ns)
@@ -144,7 +156,8 @@ def what_if(
     fast = _unprofiled(part, model, new, keep, graph, unprofiled_ns)
     return WhatIf(
         label, part.steps, now.per_step, then.per_step, then.range, (low, high), batch, tuple(effects), fast, graph,
-        _assumptions(model, graph, floors, changes, unprofiled_ns, fast),
+        (*_assumptions(model, graph, floors, changes, unprofiled_ns, fast), *notes),
+        divide_half_even(early, part.steps),
     )  # fmt: skip
 
 
@@ -170,7 +183,7 @@ def _times(
     times = step_times(replace(part, activities=acts[keep].iloc[order], step=part.step[keep][order]))
     return _Run(
         StepTimes.mean(times),
-        (int(times[SUM].min()), int(times[SUM].max())),
+        (int(times[OWN].min()), int(times[OWN].max())),
     )
 
 

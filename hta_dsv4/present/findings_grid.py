@@ -44,8 +44,8 @@ def findings_grid(found: Findings, top: int = 0) -> Grid:
         )
         gpu = sum(r.remaining.mid for r in found.ranked if r.remaining and r.finding.saves != WALL)
         if gpu:
-            left = time_said(found.sum_ns - gpu)
-            notes.append(f"with all of them the GPU time would be about {left} of {time_said(found.sum_ns)}")
+            left = time_said(found.own_ns - gpu)
+            notes.append(f"with all of them the GPU time would be about {left} of {time_said(found.own_ns)}")
     if found.below:
         notes.append(
             f"{found.below} finding{'s' if found.below > 1 else ''} of less than {100 * found.material:.0f} % of the "
@@ -53,7 +53,7 @@ def findings_grid(found: Findings, top: int = 0) -> Grid:
         )
     head = f"{found.label}: findings, {steps_said(found.steps)}"
     if found.steps:
-        head += f", {time_said(found.sum_ns)} GPU time and {time_said(found.wall_ns)} wall a step as recorded"
+        head += f", {time_said(found.own_ns)} GPU time and {time_said(found.wall_ns)} wall a step as recorded"
     return Grid(head, _HEADERS, tuple(rows), notes=(*notes, *found.notes), left=2, prose=True)
 
 
@@ -155,7 +155,7 @@ def findings_body(variants: Sequence[Findings]) -> dict[str, Any]:
 
 def _variant(found: Findings) -> dict[str, Any]:
     return {
-        "label": found.label, "steps": found.steps, "sum_ns": found.sum_ns, "wall_ns": found.wall_ns,
+        "label": found.label, "time": "own", "steps": found.steps, "own_ns": found.own_ns, "wall_ns": found.wall_ns,
         "material": found.material,
         "findings": [_ranked(r) for r in found.ranked],
         "covered": [_ranked(r) for r in found.covered],

@@ -118,6 +118,7 @@ def gate_body(found: Gate) -> dict[str, Any]:
     """``gate --json``."""
     return {
         "verdict": found.verdict,
+        "time": "own",
         "exit_code": EXIT_CODES[found.verdict],
         "budgets": found.budgets.path,
         "level": found.budgets.level,

@@ -7,9 +7,10 @@ from typing import Any
 from hta_dsv4.analysis.profile import StepTimes
 from hta_dsv4.analysis.whatif import WhatIf
 from hta_dsv4.present.grid import ABSENT, Grid, steps_said, us
+from hta_dsv4.present.modelled import about, about_us
 
 _MEASURES = (
-    ("sum", "summed durations", "sum_ns"),
+    ("own", "GPU time, streams added up", "own_ns"),
     ("busy", "union of intervals", "busy_ns"),
     ("idle", "wall - busy", "idle_ns"),
     ("wall", "first start to last end", "wall_ns"),
@@ -22,11 +23,11 @@ def whatif_grids(found: WhatIf) -> tuple[Grid, Grid]:
     for name, what, key in _MEASURES:
         before, after = getattr(found.before, key), getattr(found.after, key)
         rows.append(
-            (f"{name}: {what}", us(before), us(after), _change(before, after), _interval(found, name))
+            (f"{name}: {what}", us(before), about_us(after), _change(before, after), _interval(found, name))
         )
     if found.unprofiled is not None:
         before, after = found.unprofiled
-        rows.append(("wall without the profiler", us(before), us(after), _change(before, after), ""))
+        rows.append(("wall without the profiler", us(before), about_us(after), _change(before, after), ""))
     if found.batch is not None:
         rows.append(_tokens(found, "tok/s", found.before.wall_ns, found.after.wall_ns, found.wall_range))
         if found.unprofiled is not None:
@@ -38,8 +39,8 @@ def whatif_grids(found: WhatIf) -> tuple[Grid, Grid]:
     )  # fmt: skip
     effects = tuple(
         (
-            e.text, e.meaning, f"{e.launches:,.5g}", us(e.time_ns), f"{e.launches_after:,.5g}", us(e.time_ns_after),
-            e.bound,
+            e.text, e.meaning, f"{e.launches:,.5g}", us(e.time_ns), f"{e.launches_after:,.5g}",
+            about_us(e.time_ns_after), e.bound,
             f"{e.untouched:,.5g} unchanged" if e.untouched else "",
         )
         for e in found.effects
@@ -62,20 +63,20 @@ def _change(before: int, after: int) -> str:
 
 
 def _interval(found: WhatIf, name: str) -> str:
-    low, high = {"sum": found.sum_range, "wall": found.wall_range}.get(name, (None, None))
-    return "" if low is None else f"{us(low)} .. {us(high)}"
+    low, high = {"own": found.own_range, "wall": found.wall_range}.get(name, (None, None))
+    return "" if low is None else f"{about_us(low)} .. {about_us(high)}"
 
 
 def _tokens(
     found: WhatIf, name: str, before: int, after: int, span: tuple[int, int] | None
 ) -> tuple[str, ...]:
     rates = [found.tokens_per_s(t) for t in (before, after)]
-    cells = [ABSENT if r is None else f"{r:,.1f}" for r in rates]
+    cells = [about(r) for r in rates]
     change = ABSENT if rates[0] is None or rates[1] is None else f"{100 * (rates[1] / rates[0] - 1):+.1f} %"
     between = ""
     if span is not None:
         low, high = (found.tokens_per_s(t) for t in (span[1], span[0]))
-        between = "" if low is None or high is None else f"{low:,.1f} .. {high:,.1f}"
+        between = "" if low is None or high is None else f"{about(low)} .. {about(high)}"
     return (name, *cells, change, between)
 
 
@@ -83,11 +84,12 @@ def whatif_body(found: WhatIf) -> dict[str, Any]:
     """``whatif --json``."""
     return {
         "label": found.label,
+        "time": "own",
         "steps": found.steps,
         "concurrency": found.batch,
         "graph": found.graph,
-        "per_step": {"recorded": _times(found.before), "projected": _times(found.after)},
-        "sum_range_ns": list(found.sum_range),
+        "per_step": {"recorded": {**_times(found.before), **_recorded(found)}, "projected": _times(found.after)},
+        "own_range_ns": list(found.own_range),
         "wall_range_ns": list(found.wall_range),
         "tokens_per_s": {
             "recorded": found.tokens_per_s(found.before.wall_ns),
@@ -109,9 +111,14 @@ def whatif_body(found: WhatIf) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _recorded(found: WhatIf) -> dict[str, int]:
+    """What only a recorded step has: early time, and the sum with it."""
+    return {"early_ns": found.early_ns, "sum_ns": found.before.own_ns + found.early_ns}
+
+
 def _times(t: StepTimes) -> dict[str, int]:
     return {
-        "sum_ns": t.sum_ns, "overlap_ns": t.overlap_ns, "idle_ns": t.idle_ns, "busy_ns": t.busy_ns, "wall_ns": t.wall_ns
+        "own_ns": t.own_ns, "overlap_ns": t.overlap_ns, "idle_ns": t.idle_ns, "busy_ns": t.busy_ns, "wall_ns": t.wall_ns
     }  # fmt: skip
 
 

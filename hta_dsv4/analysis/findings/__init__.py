@@ -79,7 +79,7 @@ def find(s: Subject, rules: Sequence[Rule] = RULES, *, material: float = MATERIA
         found,
         s.dur,
         s.steps,
-        s.sum_ns,
+        s.own_ns,
         s.wall_ns,
         material=material,
         notes=(*_notes(s, found), *early_note(s.part.activities, s.steps)),
@@ -94,8 +94,8 @@ def _notes(s: Subject, found: Sequence[Finding]) -> tuple[str, ...]:
     if told.any():
         known, least = s.dur[told].sum() / s.steps, np.minimum(s.floors.floor, s.dur)[told].sum() / s.steps
         out.append(
-            f"as programmed the step needs at least {said(least)}: floors are known for {percent(known, s.sum_ns)} of "
-            f"its {said(s.sum_ns)} GPU time; hta-dsv4 roofline says what they rest on"
+            f"as programmed the step needs at least {said(least)}: floors are known for {percent(known, s.own_ns)} of "
+            f"its {said(s.own_ns)} GPU time; hta-dsv4 roofline says what they rest on"
         )
     if any(f.saves == WALL and f.recoverable is not None for f in found):
         out.append(

@@ -37,7 +37,7 @@ def casts(s: Subject) -> list[Finding]:
             Finding(
                 RULE, ATTACK,
                 f"{origin}: {len(rows) / s.steps:,.0f} copies a step turn {source} into {target}, "
-                f"{said(time / s.steps)} ({percent(time / s.steps, s.sum_ns)} of the GPU time, "
+                f"{said(time / s.steps)} ({percent(time / s.steps, s.own_ns)} of the GPU time, "
                 f"{(read + written).sum() / time:,.0f} GB/s)",
                 (
                     Evidence("time", time / s.steps, "ns"),

@@ -32,14 +32,14 @@ def communicating(s: Subject) -> list[Finding]:
     """At most one finding: to attack where ranks could be compared, else to record them."""
     rows = np.flatnonzero(s.bucket == COMMUNICATION)
     time = float(s.dur[rows].sum()) / s.steps
-    if not len(rows) or time < WORTH * s.sum_ns:
+    if not len(rows) or time < WORTH * s.own_ns:
         return []
     parts = _parts(s)
     if parts is None:
         return [
             Finding(
                 MISSING, RECAPTURE,
-                f"{percent(time, s.sum_ns)} of the GPU time ({said(time)} a step) is communication, of which transfer "
+                f"{percent(time, s.own_ns)} of the GPU time ({said(time)} a step) is communication, of which transfer "
                 "and waiting for other ranks cannot be told apart",
                 (Evidence("time in communication", time, "ns"),),
                 **s.about(rows), unknown_because="that needs the traces of all ranks", confidence=1.0,
@@ -55,12 +55,12 @@ def communicating(s: Subject) -> list[Finding]:
     dur = s.dur[rows]
     # Of what nothing else runs beside, transfer alone could be won here; waits are won where the late rank is.
     best = dur * (1 - min(exposed / time, 1.0) * part)
-    waits = "; hta-dsv4 ranks FOLDER says for whom" if wait >= WORTH * s.sum_ns else ""
+    waits = "; hta-dsv4 ranks FOLDER says for whom" if wait >= WORTH * s.own_ns else ""
     return [
         Finding(
             RULE, ATTACK,
             f"communication: {collectives:,.0f} collectives a step, {said(transfer)} transfer "
-            f"({percent(transfer, s.sum_ns)} of the GPU time) and {said(wait)} waiting, {said(exposed)} of both with "
+            f"({percent(transfer, s.own_ns)} of the GPU time) and {said(wait)} waiting, {said(exposed)} of both with "
             f"nothing running beside it{waits}",
             (
                 Evidence("transfer (shortest duration over the ranks)", transfer, "ns"),

@@ -42,7 +42,7 @@ def floor_headroom(s: Subject) -> list[Finding]:
         {(str(b), str(o)) for b, o in zip(s.bucket[tuned], s.origin[tuned], strict=True)}
     ):
         rows = np.flatnonzero(tuned & (s.bucket == bucket) & (s.origin == origin))
-        if s.dur[rows].sum() / s.steps >= _WORTH * s.sum_ns:
+        if s.dur[rows].sum() / s.steps >= _WORTH * s.own_ns:
             out.append(_finding(s, bucket, origin, rows))
     return [f for f in out if f is not None]
 
@@ -64,7 +64,7 @@ def _finding(s: Subject, bucket: str, origin: str, rows: Ints) -> Finding | None
     if len(rows) < whole:  # what has no floor but a launch's, such as a combine, is not in these figures
         who += f", {len(rows) / s.steps:,.10g} of its {whole / s.steps:,.10g} launches"
     head = (
-        f"{who}: {said(time / s.steps)} ({percent(time / s.steps, s.sum_ns)} of the GPU time) against a floor of "
+        f"{who}: {said(time / s.steps)} ({percent(time / s.steps, s.own_ns)} of the GPU time) against a floor of "
         f"{said(least / s.steps)}, {percent(least, time)} of the floor's speed ({speed})"
     )
     short = float(np.median(floor)) < LATENCY_NS
@@ -79,7 +79,7 @@ def _finding(s: Subject, bucket: str, origin: str, rows: Ints) -> Finding | None
         Evidence("median launch", float(np.median(dur)), "ns"),
     )
     if least >= ATTAINABLE[1] * time:
-        if time / s.steps < LARGE * s.sum_ns:
+        if time / s.steps < LARGE * s.own_ns:
             return None
         return Finding(
             RULE, LEAVE, f"{head}: at its floor for practical purposes", evidence, **s.about(rows), label=MODELLED,

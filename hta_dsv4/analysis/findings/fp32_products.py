@@ -37,7 +37,7 @@ def fp32_products(s: Subject) -> list[Finding]:
         rows = np.flatnonzero(mine & (s.origin == origin))
         dur, memory, compute = s.dur[rows], s.floors.memory[rows], s.floors.compute[rows]
         time = float(dur.sum())
-        if time / s.steps < _WORTH * s.sum_ns or max(memory.sum(), compute.sum()) < _NEAR * time:
+        if time / s.steps < _WORTH * s.own_ns or max(memory.sum(), compute.sum()) < _NEAR * time:
             continue
         moved, flops = s.floors.of("moved")[rows].sum(), s.floors.of("flops")[rows].sum()
         evidence = (
@@ -49,7 +49,7 @@ def fp32_products(s: Subject) -> list[Finding]:
             Evidence("FP32 operations alone", compute.sum() / s.steps, "ns", MODELLED),
             Evidence("the operations on bf16 tensor cores", tensor[rows].sum() / s.steps, "ns", MODELLED),
         )
-        head = f"FP32 product of {origin}, {said(time / s.steps)} ({percent(time / s.steps, s.sum_ns)} of the GPU time)"
+        head = f"FP32 product of {origin}, {said(time / s.steps)} ({percent(time / s.steps, s.own_ns)} of the GPU time)"
         if memory.sum() >= compute.sum():
             out.append(
                 Finding(

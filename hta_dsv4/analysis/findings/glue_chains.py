@@ -126,8 +126,8 @@ def _finding(s: Subject, who: str, found: Chains) -> Finding:
     per = f"{n / s.steps:,.0f} chains of {np.median(count):,.0f}"
     return Finding(
         RULE, ATTACK,
-        f"{who if who != UNKNOWN else 'origin not known'}: {launches:,.0f} glue launches a step in {per}, {said(time)} ({percent(time, s.sum_ns)} of the GPU "
-        f"time): fused, {gone:,.0f} launches fewer",
+        f"{who if who != UNKNOWN else 'origin not known'}: {launches:,.0f} glue launches a step in {per}, "
+        f"{said(time)} ({percent(time, s.own_ns)} of the GPU time): fused, {gone:,.0f} launches fewer",
         tuple(evidence), **s.about(rows), **s.saved(made), label=MODELLED, confidence=0.8 if told.all() else 0.6,
         because=f"launch counts are the trace's; at least {said(nothing)} saved for each launch that is gone; likely "
         f"two small launches ({said(2 * s.small_ns)}) or {100 * ATTAINABLE[1]:.0f} % of bandwidth in place of a chain"

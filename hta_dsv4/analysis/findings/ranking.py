@@ -45,7 +45,7 @@ class Findings:
     Attributes:
         label: the variant's name.
         steps: counted steps.
-        sum_ns, wall_ns: per step: GPU time, and wall time as recorded.
+        own_ns, wall_ns: per step: GPU time, and wall time as recorded.
         material: the part of the step below which nothing is listed.
         ranked: what to attack.
         covered: worth attacking alone, but taken by findings before them: ``after`` says which.
@@ -57,7 +57,7 @@ class Findings:
 
     label: str
     steps: int
-    sum_ns: int
+    own_ns: int
     wall_ns: int
     material: float
     ranked: tuple[Ranked, ...] = ()
@@ -70,7 +70,7 @@ class Findings:
 
 
 def rank(
-    label: str, found: Sequence[Finding], activities: Floats, steps: int, sum_ns: int, wall_ns: int, *,
+    label: str, found: Sequence[Finding], activities: Floats, steps: int, own_ns: int, wall_ns: int, *,
     material: float = MATERIAL, notes: Sequence[str] = (),
 ) -> Findings:  # fmt: skip
     """Put findings in order.
@@ -80,7 +80,7 @@ def rank(
         found: of all rules, in any order.
         activities: float64 [activities], own times, ns.
         steps: counted steps.
-        sum_ns: GPU time per step.
+        own_ns: GPU time per step.
         wall_ns: wall time per step.
         material: part of the step below which a finding is not listed.
         notes: to be kept with the result.
@@ -91,7 +91,7 @@ def rank(
     waiting = [f for f in waiting if f.recoverable is not None]
     taken_by: list[tuple[int, Floats]] = []  # place, and the part of each launch it took
     ranked: list[Ranked] = []
-    whole = {f: (wall_ns if f == WALL else sum_ns) for f in {g.saves for g in waiting}}
+    whole = {f: (wall_ns if f == WALL else own_ns) for f in {g.saves for g in waiting}}
 
     def place(finding: Finding) -> Ranked:
         full = finding.recoverable
@@ -125,7 +125,7 @@ def rank(
     below = [r for r in rest if r not in covered]
     covered.sort(key=lambda r: (-_full(r), r.finding.rule, r.finding.title))
     return Findings(
-        label, steps, sum_ns, wall_ns, material,
+        label, steps, own_ns, wall_ns, material,
         ranked=(*ranked, *(Ranked(f, None, 0.0, 0.0) for f in unknown)),
         covered=tuple(covered),
         leave=_of_kind(found, LEAVE), recapture=_of_kind(found, RECAPTURE),

@@ -55,7 +55,7 @@ def redundant_reads(s: Subject) -> list[Finding]:
                 RULE, ATTACK,
                 f"{origin}: {about['kernels'][0]} reads its tokens {ratio:.1f} times over: "
                 f"{moved[rows].sum() / time:,.2f} GB/s of unique bytes, {requested[rows].sum() / time:,.0f} GB/s asked "
-                f"for; {said(time / s.steps)}, {percent(time / s.steps, s.sum_ns)} of the GPU time",
+                f"for; {said(time / s.steps)}, {percent(time / s.steps, s.own_ns)} of the GPU time",
                 (Evidence("time", time / s.steps, "ns"), *evidence), **about,
                 **s.saved(claim(rows, dur, np.maximum(2 * likely, dur * slower), likely, best)),
                 label=MODELLED, confidence=0.85,

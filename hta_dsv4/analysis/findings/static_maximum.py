@@ -73,7 +73,7 @@ def static_maximum(s: Subject) -> list[Finding]:
     return [
         Finding(
             RULE, ATTACK,
-            f"{percent(total, s.sum_ns)} of the GPU time follows the static maximum "
+            f"{percent(total, s.own_ns)} of the GPU time follows the static maximum "
             + ("context" if maximum is None else f"of {maximum:,} tokens") + f", {requests}: " + ", ".join(words),
             (Evidence("time concerned", total, "ns"), *given, *evidence), **s.about(rows), **s.saved(together(parts)),
             label=INFERRED if real is None or guessed else MODELLED, confidence=confidence, because=because,

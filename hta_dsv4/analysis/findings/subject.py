@@ -71,7 +71,7 @@ class Subject:
         return self.part.steps
 
     @cached_property
-    def sum_ns(self) -> int:
+    def own_ns(self) -> int:
         """GPU time per step: own times of all launches, added up."""
         return divide_half_even(round(float(self.dur.sum())), self.steps)
 

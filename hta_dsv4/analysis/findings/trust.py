@@ -26,7 +26,7 @@ def profiler_overhead(s: Subject) -> list[Finding]:
         )
         title = (
             f"the recording made a step {100 * (s.wall_ns / plain - 1):.0f} % longer ({said(s.wall_ns)} instead of "
-            f"{said(plain)}): its wall and idle time are not the program's, its GPU time ({said(s.sum_ns)}) is"
+            f"{said(plain)}): its wall and idle time are not the program's, its GPU time ({said(s.own_ns)}) is"
         )
     elif plain is None and s.idle is not None and s.idle.profiler_ns > OWN_WORK * s.idle.wall_ns:
         numbers = (
@@ -130,7 +130,7 @@ def _lack(s: Subject, rule: str, mask: np.ndarray, what: str, remedy: str) -> Fi
     rows = np.flatnonzero(mask)
     time = float(s.dur[rows].sum()) / s.steps
     return Finding(
-        rule, RECAPTURE, f"{percent(time, s.sum_ns)} of the GPU time ({said(time)} a step) is {what}",
+        rule, RECAPTURE, f"{percent(time, s.own_ns)} of the GPU time ({said(time)} a step) is {what}",
         (Evidence("time concerned", time, "ns"), Evidence("launches per step", len(rows) / s.steps, "launches")),
         **s.about(rows), unknown_because=what, confidence=1.0, because="counted from the trace", action=remedy,
         check="hta-dsv4 info TRACE", stop="when less than a twentieth of the GPU time is concerned", needs=remedy,

@@ -101,7 +101,7 @@ def _finding(
     others = "" if len(sizes) == 1 else f" (most of its time; {len(sizes)} sizes in all)"
     return Finding(
         RULE, ATTACK,
-        f"{name}: {ctas} CTAs on {sms:.0f} SMs{others}, {said(time)} a step ({percent(time, s.sum_ns)} of the GPU "
+        f"{name}: {ctas} CTAs on {sms:.0f} SMs{others}, {said(time)} a step ({percent(time, s.own_ns)} of the GPU "
         f"time): split into {count}, {ctas * count} CTAs",
         (
             Evidence("CTAs of a launch", ctas, "CTAs"), Evidence("SMs", sms, "SMs"),
