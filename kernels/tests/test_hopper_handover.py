@@ -35,8 +35,8 @@ needs_gluon = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def ptx() -> dict[str, str]:
-    """PTX of every form, as the other test of compiled forms has them (Triton's cache holds them then)."""
+def ptx() -> dict[tuple[str, bool], str]:
+    """PTX of every form, split and whole, as the other test of compiled forms has them (Triton's cache has them)."""
     requests = [replace(request, keep_ptx=True) for request in test_hopper_aot.REQUESTS.values()]
     made = test_hopper_aot.aot.compile_all(requests)
     assert [result.error for result in made] == [""] * len(made)
@@ -44,8 +44,8 @@ def ptx() -> dict[str, str]:
 
 
 @needs_gluon
-@pytest.mark.parametrize("form", list(FORMS))
-def test_each_arrival_stands_for_its_group(form: str, ptx: dict[str, str]) -> None:
+@pytest.mark.parametrize("form", list(test_hopper_aot.REQUESTS))
+def test_each_arrival_stands_for_its_group(form: tuple[str, bool], ptx: dict[tuple[str, bool], str]) -> None:
     """A form's PTX -> barrier before each arrival, products ended, tiles fenced."""
     # full, weighted, twice empty, and full again for a second piece or the first block's help.
     assert ptx_handover.count_arrivals(ptx[form]) >= 4
@@ -53,9 +53,9 @@ def test_each_arrival_stands_for_its_group(form: str, ptx: dict[str, str]) -> No
 
 
 @needs_gluon
-def test_an_arrival_without_its_barrier_is_found(ptx: dict[str, str]) -> None:
+def test_an_arrival_without_its_barrier_is_found(ptx: dict[tuple[str, bool], str]) -> None:
     """The barrier before one arrival taken out of the PTX -> that arrival is named, for every one of them."""
-    text = ptx[check_races.FAULTY_FORM]
+    text = ptx[check_races.FAULTY_FORM, False]
     ends = [match.start() for match in re.finditer(r"mbarrier\.arrive\.", text)]
     for number, end in enumerate(ends):
         start = text.rindex("bar.sync", 0, end)
@@ -66,9 +66,9 @@ def test_an_arrival_without_its_barrier_is_found(ptx: dict[str, str]) -> None:
 
 
 @needs_gluon
-def test_a_store_between_barrier_and_arrival_is_found(ptx: dict[str, str]) -> None:
+def test_a_store_between_barrier_and_arrival_is_found(ptx: dict[tuple[str, bool], str]) -> None:
     """A store put between a barrier and its arrival -> found; the same store before the barrier -> not."""
-    text = ptx[check_races.FAULTY_FORM]
+    text = ptx[check_races.FAULTY_FORM, False]
     arrival = re.search(r"@%p\d+ mbarrier\.arrive", text)
     assert arrival is not None
     store = "st.shared.b32 \t[%r1], %r1;\n"
@@ -79,18 +79,18 @@ def test_a_store_between_barrier_and_arrival_is_found(ptx: dict[str, str]) -> No
 
 
 @needs_gluon
-def test_a_buffer_let_go_under_a_product_is_found(ptx: dict[str, str]) -> None:
+def test_a_buffer_let_go_under_a_product_is_found(ptx: dict[tuple[str, bool], str]) -> None:
     """Waits for products taken out -> the two arrivals that let buffers go are named."""
-    text = re.sub(r"wgmma\.wait_group\.sync\.aligned\s+0;", "", ptx[check_races.FAULTY_FORM])
+    text = re.sub(r"wgmma\.wait_group\.sync\.aligned\s+0;", "", ptx[check_races.FAULTY_FORM, False])
     faults = ptx_handover.find_faults(text)
     assert len(faults) == 2
     assert all("a product may still be reading" in fault for fault in faults)
 
 
 @needs_gluon
-def test_tiles_that_nobody_fences_are_found(ptx: dict[str, str]) -> None:
+def test_tiles_that_nobody_fences_are_found(ptx: dict[tuple[str, bool], str]) -> None:
     """Proxy fences taken out -> every arrival after tiles were stored is named, no other."""
-    text = ptx[check_races.FAULTY_FORM].replace("fence.proxy.async", "// fence")
+    text = ptx[check_races.FAULTY_FORM, False].replace("fence.proxy.async", "// fence")
     faults = ptx_handover.find_faults(text)
     assert faults
     assert all("a tile that nobody fences" in fault for fault in faults)
@@ -98,8 +98,8 @@ def test_tiles_that_nobody_fences_are_found(ptx: dict[str, str]) -> None:
 
 
 @needs_gluon
-@pytest.mark.parametrize("form", list(FORMS))
-def test_every_thread_arrives(form: str, ptx: dict[str, str]) -> None:
+@pytest.mark.parametrize("form", list(test_hopper_aot.REQUESTS))
+def test_every_thread_arrives(form: tuple[str, bool], ptx: dict[tuple[str, bool], str]) -> None:
     """A form's PTX rewritten -> no arrival under a condition, every count 128-fold, the rest as it was."""
     text = ptx_handover.every_thread_arrives(ptx[form])
     assert not re.search(r"@%p\d+ mbarrier\.arrive", text)
@@ -108,7 +108,7 @@ def test_every_thread_arrives(form: str, ptx: dict[str, str]) -> None:
         [int(count) for count in re.findall(r"mbarrier\.init\S+ \[%r\d+\], (\d+);", version)]
         for version in (ptx[form], text)
     ]
-    assert len(counts[0]) == 3 * FORMS[form].buffers
+    assert len(counts[0]) == 3 * FORMS[form[0]].buffers
     assert counts[1] == [128 * count for count in counts[0]]
     undone = re.sub(r"@%p\d+ (mbarrier\.arrive)", r"\1", ptx[form])
     differing = [(a, b) for a, b in zip(undone.splitlines(), text.splitlines(), strict=True) if a != b]
