@@ -69,7 +69,7 @@ def test_a_graph_at_one_request_is_not_asked_to_become_one() -> None:
 
 
 def test_what_the_capture_did_not_see_is_not_claimed() -> None:
-    """tuned to fp8_split, 31.8 and 32.2 ms unprofiled, ranges that overlap -> said, though own time fell by 1.3 ms."""
+    """From tuned to fp8_split, 31.8 and 32.2 ms unprofiled, ranges overlap -> said, though own time fell by 1.3 ms."""
     runs = [load(n) for n in ("tuned", "fp8_split")]
     notes = profiler_notes(runs, [r.shares() for r in runs])
     assert any(
