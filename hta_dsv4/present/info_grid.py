@@ -11,7 +11,7 @@ def info_grids(info: Info) -> tuple[Grid, ...]:
     facts = [
         ("kernels", f"{info.kernels:,}"),
         ("copies / sets", f"{info.memcpys:,} / {info.memsets:,}"),
-        ("kernel sum us", us(info.kernel_sum_ns)),
+        ("sum us", _summed(info)),
         ("busy us", us(info.busy_ns)),
         ("span us", us(info.span_ns)),
         (
@@ -37,12 +37,13 @@ def info_grids(info: Info) -> tuple[Grid, ...]:
             ABSENT if d.num_sms is None else str(d.num_sms),
             f"{d.kernels:,}",
             us(d.kernel_sum_ns),
+            us(d.sum_ns - d.kernel_sum_ns),
             us(d.busy_ns),
         )
         for d in info.devices
     ]
     has = [("yes" if c.present else "no", c.name, c.detail) for c in info.capabilities]
-    headers = ("rank", "device", "name", "SMs", "kernels", "kernel sum us", "busy us")
+    headers = ("rank", "device", "name", "SMs", "kernels", "kernel sum us", "copies and sets", "busy us")
     gpus = (Grid("GPUs", headers, tuple(devices), left=3),) if devices else ()
     return (
         Grid(title, ("", ""), tuple(facts), left=2, prose=True),
@@ -51,3 +52,11 @@ def info_grids(info: Info) -> tuple[Grid, ...]:
             "what the trace has", ("", "what", "detail"), tuple(has), notes=info.warnings, left=3, prose=True
         ),
     )
+
+
+def _summed(info: Info) -> str:
+    """Summed durations of all activities, as busy time is of all of them, and what they are of."""
+    copies, early = info.sum_ns - info.kernel_sum_ns, info.sum_ns - info.own_ns
+    parts = [f"kernels {us(info.kernel_sum_ns)}, copies and sets {us(copies)}"] if copies else []
+    parts += [f"early {us(early)}"] if early else []
+    return us(info.sum_ns) + (f" ({'; '.join(parts)})" if parts else "")

@@ -19,7 +19,7 @@ from hta_dsv4.present.kernel_names import shorten
 _MARKDOWN_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~])")
 _NARROWEST, _WIDEST = 30, 80
 _SHORTEST = 16  # of a name, where that keeps all numbers of a row side by side
-_FOLLOWS = ("%", "n/", "delta", "median")  # headers that say little without the column before them
+_FOLLOWS = ("%", "n/", "own ", "delta", "median")  # headers that say little without the column before them
 _GAP = 3  # a box of this style puts two spaces and a divider between columns
 __all__ = ["PIPED", "console", "markdown", "print_grid", "printable", "shorten"]
 
@@ -36,8 +36,7 @@ def console(width: int | None = None) -> Console:
 
     Args:
         width: columns to fit names into; by default ``COLUMNS``, else the terminal's, else :data:`PIPED` when piped.
-            Numbers are never cut: a table too wide for a terminal goes on in further blocks below, each with the names;
-            elsewhere it is wider.
+            Numbers are never cut: a table that is too wide goes on in further blocks below, each with the names.
     """
     if width is None:
         # get_terminal_size reads COLUMNS first and falls back where stdout is no terminal
@@ -76,11 +75,11 @@ def _print_table(grid: Grid, out: Console, full: bool) -> None:
     widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
     columns = list(range(len(widths)))
     room = out.width - sum(widths[grid.left :]) - _GAP * (len(widths) - 1)
-    fits = out.is_terminal and not full  # in a file a row stays one line, so that grep finds it whole
+    fits = not full  # every block has the names, so grep finds all numbers of a row in a file, too
     if not (full or grid.prose):
         names = [min(w, _WIDEST) for w in widths[: grid.left]]  # the eye has to find the number behind it
         cut = _fit(names, room)
-        if fits and sum(cut) > room and room >= _SHORTEST * len(names):
+        if fits and out.is_terminal and sum(cut) > room and room >= _SHORTEST * len(names):
             cut = _fit(names, room, _SHORTEST)
         every = [(*map(shorten, r[: grid.left], cut), *r[grid.left :]) for r in every]
         widths = [max(cell_len(r[i]) for r in every) for i in columns]
