@@ -1,6 +1,6 @@
 """Prove the sparse-MLA kernels on a GPU: error grids, NaN, CUDA graphs with changed contents, memory and race checkers.
 
-    python kernels/benchmarks/check_gpu.py              # everything, about five minutes on an H200
+    python kernels/benchmarks/check_gpu.py              # everything, some minutes on an H200
     python kernels/benchmarks/check_gpu.py --skip-sanitizer
     python kernels/benchmarks/check_gpu.py --variants hopper auto
 

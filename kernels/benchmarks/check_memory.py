@@ -17,8 +17,10 @@ from typing import cast
 import torch
 from attention_cases import MAX_ERROR, make_case
 from check_races import Outcome, find_sanitizer, run
+from dsv4_kernels._device import describe_device
 from dsv4_kernels.decode import Variant, run_call, run_choice
 from dsv4_kernels.hopper_select import FORMS, Choice
+from dsv4_kernels.hopper_support import unavailable
 from dsv4_kernels.indexer import indexer_logits, indexer_topk
 from dsv4_kernels.mhc import hc_head, mhc_post, mhc_pre
 from dsv4_kernels.moe_fp4 import moe_fp4, random_experts, route
@@ -136,6 +138,8 @@ def check_memory(names: Sequence[str]) -> bool:
         command = [tool, "--tool", check, "--error-exitcode", "9", *only, sys.executable, __file__]
         return run([*command, "--small", name], 200)
 
+    if not names:
+        return True
     pairs = [(n, c) for n in names for c in ("memcheck", "racecheck") if (n, c) != ("hopper", "racecheck")]
     good = True
     with ThreadPoolExecutor(12) as pool:
@@ -164,7 +168,13 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("check_memory.py: no CUDA device")
-    sys.exit(0 if (run_small(options.small) if options.small else check_memory(options.only)) else 1)
+    if options.small:
+        sys.exit(0 if run_small(options.small) else 1)
+    reason = unavailable(describe_device(torch.empty(0, device="cuda")))
+    if reason and "hopper" in options.only:
+        print(f"hopper: NOT RUN, needs {reason}")
+        options.only.remove("hopper")
+    sys.exit(0 if check_memory(options.only) else 1)
 
 
 if __name__ == "__main__":

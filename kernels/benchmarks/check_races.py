@@ -1,6 +1,6 @@
 """Is the Hopper form free of races? What three checkers say of it, of planted faults, and of hand-overs that are right.
 
-    python kernels/benchmarks/check_races.py                     # the forms, about a minute and a half on an H200
+    python kernels/benchmarks/check_races.py                     # the forms; minutes, ConSan compiles for one each
     python kernels/benchmarks/check_races.py --faults --controls # and what shows that the checkers see anything
 
 No checker sees everything, so three look (`kernels/README.md`, "Right", has the findings):
