@@ -9,7 +9,9 @@ For each kernel that both variants have, with ``n`` launches per step of mean du
     n1*d1 - n0*d0  =  (n1 - n0) * (d0 + d1)/2   +   (d1 - d0) * (n0 + n1)/2
                          count effect                  duration effect
 
-The midpoint (the Shapley value of the two factors) depends on no order of changing them. Kernels that only one variant
+The midpoint (the Shapley value of the two factors) depends on no order of changing them. Where one name is launched in
+several sizes, launches are counted size by size, and the same launches at another size are a change of duration
+(:mod:`sizes`). Kernels that only one variant
 has make the effects ``appeared`` and ``disappeared``; so do those that one variant runs at an origin where the other
 does not (the copies of an indexer that is gone), unless a kernel runs as often as before and its launches are merely
 counted to another origin: then they move as ``count``, which adds up to 0 over the kernel. The wall time of
@@ -26,7 +28,7 @@ Because the apportionment knows one variant only, deltas along a chain of varian
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -36,7 +38,8 @@ import pandas as pd
 
 from hta_dsv4.analysis import names
 from hta_dsv4.analysis.names import Match, match_names
-from hta_dsv4.analysis.profile import KERNEL, UNKNOWN, Profile, StepTimes
+from hta_dsv4.analysis.profile import KERNEL, SIZE, UNKNOWN, Profile, StepTimes
+from hta_dsv4.analysis.sizes import Sizes, count_effect
 from hta_dsv4.errors import HtaDsv4Error
 
 BASE_KERNELS, OTHER_KERNELS = "base_kernels", "other_kernels"  # tuple of str
@@ -137,12 +140,16 @@ def decompose(base: Profile, other: Profile) -> Decomposition:
     right = _placed(other, {n: i for i, m in enumerate(matches) for n in m.other}, by_origin)
     cells = left.add_suffix("_0").join(right.add_suffix("_1"), how="outer").fillna(0).astype("int64")
     moved = _moved(cells, base.steps, other.steps)
+    sized = _by_size(base, other, matches, by_origin)
     rows = []
     for key, t0, l0, n0, t1, l1, n1 in zip(cells.index, *(cells[c] for c in cells), strict=True):
         match = matches[key[0]]
         count = duration = appeared = gone = 0
         if key in moved:
             count = moved[key]
+            duration = n1 - n0 - count
+        elif key in sized and l0 and l1:
+            count = round(count_effect(*sized[key]))
             duration = n1 - n0 - count
         elif l0 and l1:
             per_step = Fraction(l1, other.steps) - Fraction(l0, base.steps)
@@ -215,6 +222,32 @@ def _moved(cells: pd.DataFrame, base_steps: int, other_steps: int) -> dict[tuple
         counts[-1] -= sum(counts)  # the ns that rounding left over
         out |= dict(zip((key for key, _ in group), counts, strict=True))
     return out
+
+
+def _by_size(
+    base: Profile, other: Profile, matches: Sequence[Match], by_origin: bool
+) -> dict[tuple[object, ...], tuple[Sizes, Sizes]]:
+    """Launches and time per step by size of each cell whose launches are not of one size, the same on both sides."""
+    keys = ["match", "bucket", "role", "origin"]
+    sides = []
+    for number, side in enumerate((base, other)):
+        match_of = {n: i for i, m in enumerate(matches) for n in (m.other if number else m.base)}
+        table = side.sizes.assign(match=side.sizes[KERNEL].map(match_of), side=number)
+        if not by_origin:
+            table["origin"] = UNKNOWN
+        sides.append(table.groupby([*keys, "side", *SIZE], sort=False)[["launches", "time_ns"]].sum())
+    both = pd.concat(sides).reset_index()
+    both["size"] = both.groupby(list(SIZE), sort=False).ngroup()
+    # one row a side, of one size: the midpoint over all launches is the one at that size
+    of_cell = both.groupby(keys, sort=False)
+    several = of_cell["size"].transform("nunique") > 1
+    out: dict[tuple[object, ...], tuple[dict[Hashable, tuple[Fraction, Fraction]], ...]] = {}
+    columns = [*keys, "side", "size", "launches", "time_ns"]
+    for *key, number, size, launches, time in zip(*(both.loc[several, c] for c in columns), strict=True):
+        steps = (base, other)[number].steps
+        pair = out.setdefault(tuple(key), ({}, {}))
+        pair[number][int(size)] = Fraction(int(launches), steps), Fraction(int(time), steps)
+    return {key: (pair[0], pair[1]) for key, pair in out.items()}
 
 
 def _kernels(side: Profile) -> list[tuple[str, str]]:

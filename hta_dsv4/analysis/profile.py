@@ -23,6 +23,8 @@ from hta_dsv4.trace import activities as col
 
 UNKNOWN = "unknown"
 KERNEL = "kernel"
+SIZE = (col.GRID_X, col.GRID_Y, col.GRID_Z, col.BYTES)
+"""What tells launches of one kernel apart: a kernel's grid, a copy's bytes; 0 where the trace does not say."""
 # An origin is part of what a kernel is only where most of the time has one in both variants; otherwise a variant
 # recorded without scopes would make every kernel "disappear" from its origin.
 KNOWN_ORIGIN_SHARE = 0.5
@@ -94,12 +96,14 @@ class Profile:
         times: sum, own, busy, wall of each step (:func:`hta_dsv4.analysis.counted.step_times`).
         atoms: one row per kernel name, bucket, role and origin: ``time_ns`` (own) and ``launches`` over all steps, and
             ``step_ns``, the integer own time per step.
+        sizes: the same rows, divided by :data:`SIZE`: ``time_ns`` and ``launches`` over all steps.
     """
 
     label: str
     part: Counted
     times: pd.DataFrame
     atoms: pd.DataFrame
+    sizes: pd.DataFrame
 
     @property
     def steps(self) -> int:
@@ -162,16 +166,24 @@ def profile(label: str, part: Counted, times: pd.DataFrame) -> Profile:
     columns = {KERNEL: acts[col.NAME], "bucket": acts[col.BUCKET], "role": acts[col.ROLE]}
     columns["origin"] = acts[col.ORIGIN] if col.ORIGIN in acts else pd.Series(UNKNOWN, acts.index)
     frame = pd.DataFrame({**columns, "time_ns": own_by_run(acts, part.run[part.step])}, index=acts.index)
-    grouped = frame.groupby(list(columns), observed=True, sort=False, dropna=False)["time_ns"]
-    atoms = grouped.agg(["sum", "count"]).reset_index()
-    atoms.columns = pd.Index([*columns, "time_ns", "launches"])
-    for key in columns:
-        atoms[key] = atoms[key].astype(object).where(atoms[key].notna(), UNKNOWN).astype(str)
+    for size in SIZE:
+        frame[size] = acts[size].to_numpy(dtype=np.int64, na_value=0) if size in acts else 0
+    sizes, atoms = (_grouped(frame, list(columns), keys) for keys in ([*columns, *SIZE], list(columns)))
     atoms = atoms.sort_values(["bucket", "role", KERNEL, "origin"], kind="stable").reset_index(drop=True)
     atoms["step_ns"] = _apportioned(
         atoms, divide_half_even(int(atoms["time_ns"].sum()), part.steps), part.steps
     )
-    return Profile(label, part, times, atoms)
+    return Profile(label, part, times, atoms, sizes)
+
+
+def _grouped(frame: pd.DataFrame, names: list[str], keys: list[str]) -> pd.DataFrame:
+    """``time_ns`` and ``launches`` by some keys, of which the names are text."""
+    out = frame.groupby(keys, observed=True, sort=False, dropna=False)["time_ns"].agg(["sum", "count"])
+    out = out.reset_index()
+    out.columns = pd.Index([*keys, "time_ns", "launches"])
+    for name in names:
+        out[name] = out[name].astype(object).where(out[name].notna(), UNKNOWN).astype(str)
+    return out
 
 
 def _apportioned(atoms: pd.DataFrame, total: int, steps: int) -> np.ndarray:
