@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.parquet import MAGIC
-from hta_dsv4.runs.run import Run
 from hta_dsv4.shipped import traces
 
 
@@ -43,15 +43,19 @@ def write_whole(path: Path, content: bytes, option: str = "-o") -> None:
         raise HtaDsv4Error(f"{path}: cannot be written ({said}); name another with {option}") from error
 
 
-def not_an_input(out: Path, runs: list[Run]) -> None:
-    """Refuse to write over what was read.
+def not_an_input(out: Path, inputs: Iterable[Path], option: str = "-o") -> None:
+    """Refuse to write over what is read, or to append to it.
+
+    Args:
+        out: where something is to be written.
+        inputs: files that are read.
+        option: by which ``out`` was given, for the message.
 
     Raises:
-        HtaDsv4Error: the output is one of the traces.
+        HtaDsv4Error: the output is one of the inputs, by whatever name.
     """
-    for trace in (t for r in runs for t in r.traces):
-        if out.exists() and trace.path.exists() and out.samefile(trace.path):
-            raise HtaDsv4Error(f"{out}: this is a trace being read; name another file with -o")
+    if any(out.exists() and one.exists() and out.samefile(one) for one in inputs):
+        raise HtaDsv4Error(f"{out}: this is a file being read; name another with {option}")
 
 
 def parquet_target(path: Path) -> Path:

@@ -11,6 +11,7 @@ import typer
 
 from hta_dsv4.analysis.budget_file import read_budgets
 from hta_dsv4.classify.rules import RuleSet
+from hta_dsv4.cli.files import not_an_input
 from hta_dsv4.cli.options import (
     AsCsv,
     AsJson,
@@ -116,7 +117,7 @@ def gate(
             *(b for b in beside if b),
             *(p for _, side in sides for _, p in side),
         ]
-        _not_an_input(summary, inputs)
+        not_an_input(summary, inputs, "--summary")
     runs = [
         _load(paths, loaded, salvage, frames, other) for (_, paths), other in zip(sides, beside, strict=True)
     ]
@@ -184,13 +185,6 @@ def _load(
                 progress=progress,
             )
         yield run
-
-
-def _not_an_input(path: Path, inputs: Sequence[Path]) -> None:
-    """Refuse to append to what is read: a trace with words behind it is none any more."""
-    for one in inputs:
-        if path.exists() and one.exists() and path.samefile(one):
-            raise HtaDsv4Error(f"{path}: this is a file being read; name another with --summary")
 
 
 def _append(path: Path, text: str) -> None:

@@ -77,7 +77,7 @@ def report(
         raise HtaDsv4Error("--sweep: give it at least twice, once per value of the parameter")
     runs = load_runs(traces, rules, salvage, companion, frames)
     if out is not None:
-        not_an_input(out, runs)
+        not_an_input(out, (t.path for r in runs for t in r.traces))
     from hta_dsv4.present.report import build  # Plotly takes a second to import
 
     found = None
@@ -132,7 +132,7 @@ def annotate(
 
     perfetto_library()
     (run,) = load_runs([trace], rules, salvage, companion, frames)
-    not_an_input(out, [run])
+    not_an_input(out, (t.path for t in run.traces))
     found = gpus(run)
     write_whole(out, perfetto_bytes(found, compress=out.suffix == ".gz"))
     for note in dict.fromkeys(note for g in found for note in g.notes):

@@ -18,7 +18,7 @@ import typer
 from hta_dsv4.analysis.sweep_plan import SweepStoppedError, levels_of
 from hta_dsv4.analysis.throughput import Throughput, throughput
 from hta_dsv4.cli.capture import switches_of
-from hta_dsv4.cli.files import write_whole
+from hta_dsv4.cli.files import not_an_input, write_whole
 from hta_dsv4.cli.options import AsCsv, AsJson, AsMd, AsParquet, Full, form, write
 from hta_dsv4.cli.serving import ApiKey, tell
 from hta_dsv4.errors import HtaDsv4Error
@@ -235,10 +235,7 @@ def _target(path: Path, option: str, inputs: list[str]) -> None:
         raise HtaDsv4Error(f"{path}: this is a folder; name a file in it with {option}")
     if not path.parent.is_dir():
         raise HtaDsv4Error(f"{path}: there is no folder {path.parent}; make it, or name another file")
-    for text in inputs:
-        _, source = resolve(text)
-        if path.exists() and source.exists() and path.samefile(source):
-            raise HtaDsv4Error(f"{path}: this is a file being read; name another with {option}")
+    not_an_input(path, (resolve(text)[1] for text in inputs), option)
 
 
 def _drawable(path: Path) -> None:
