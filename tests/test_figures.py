@@ -40,12 +40,12 @@ def test_share_bars_add_up_to_100_per_variant():
 
 
 def test_time_bars_are_the_time_per_step():
-    """One variant -> segments add up to its summed time per step in ms; the end of the bar says it."""
+    """One variant -> segments add up to its own time per step in ms, on one stream its busy time; the end says it."""
     shares = run("cuda_graph").shares()
     figure = figures.time_bars([shares])
     bars = [t for t in figure.data if t.type == "bar"]
     rank = shares.median_rank
-    assert sum(t.x[0] for t in bars) == pytest.approx(rank.extent.sum_ns / rank.steps / 1e6)
+    assert sum(t.x[0] for t in bars) == pytest.approx(rank.extent.busy_ns / rank.steps / 1e6)
 
 
 def test_times_of_variants_with_and_without_steps_are_not_drawn_beside_each_other():
@@ -67,7 +67,7 @@ def test_a_waterfall_leads_from_one_sum_to_the_other_exactly():
     why = pair().pairs[0]
     parts = why.decomposition
     steps = falls(parts)
-    assert sum(f.ns for f in steps) == parts.change.sum_ns
+    assert sum(f.ns for f in steps) == parts.change.own_ns
     assert sum(f.parts for f in steps) == int((parts.table("bucket")[list(EFFECTS)] != 0).sum().sum())
     (bars,) = figures.waterfall(why).data
     at = bars.x[0]

@@ -68,6 +68,34 @@ def test_the_page_is_one_file_that_refers_to_nothing(page):
     assert policy.startswith("default-src 'none'")
 
 
+def test_the_first_thing_is_where_each_variant_stands(report, page):
+    """A report -> before all else a table of GPU time, step, tokens per second and what bounds it; in Markdown, too."""
+    (lead,) = report.lead
+    assert lead.headers[:3] == ("variant", "GPU ms/step (own)", "step ms, unprofiled")
+    assert [row[0] for row in lead.rows] == ["mhc_fused", "cuda_graph"]
+    assert page.index("where each variant stands") < page.index('class="summary"') < page.index("<h2>")
+    text = report_md(report)
+    assert text.index("where each variant stands") < text.index("own GPU time")
+    assert report.summary[0].startswith("mhc_fused → cuda_graph: step 221.7 → 53.5 ms (4.14x); GPU 52.402 →")
+
+
+def test_what_a_bucket_hides_is_said_once_for_neighbours_and_only_where_it_is_much():
+    """Three variants of which the same is true -> one sentence; one in which it is a few percent -> none."""
+    shipped = hta_dsv4.traces()
+    runs = [hta_dsv4.load(shipped[n]) for n in ("split_k_64k", "split_k_8k", "indexer_triton", "mhc_fused")]
+    made = build(runs)
+    hidden = [s for s in made.summary if "that belongs to" in s]
+    assert len(hidden) == 1
+    assert hidden[0].startswith(
+        "split_k_64k, split_k_8k, indexer_triton: 18.3 to 23.7 % of the summed GPU time is glue"
+    )
+    table = next(s for s in made.sections if s.title == "Where the GPU time goes").grids[0]
+    assert (
+        len(table.headers) == 1 + len(runs) + 1
+    )  # of more than three variants one column each, and the change
+    assert table.rows[0][1].count("(") == 1
+
+
 def test_plotly_is_in_the_page_once(page):
     """Many figures -> Plotly's script once, and the page below 7 MB."""
     assert page.count("plotly.js v") == 1
@@ -75,13 +103,13 @@ def test_plotly_is_in_the_page_once(page):
 
 
 def test_the_page_holds_the_exact_numbers(page, runs):
-    """Each variant's exact sum per step -> in a table of the page, to the nanosecond."""
+    """Each variant's exact own time per step by bucket -> in a table of the page, to the nanosecond."""
     elements = Elements()
     elements.feed(page)
     text = " ".join(elements.text)
     for run in runs:
         for row in run.shares().table.head(3).to_dict("records"):
-            ns = int(row["time_ns_per_step"])
+            ns = int(row["own_ns_per_step"])
             assert f"{ns // 1000:,}.{ns % 1000:03d}" in text
 
 

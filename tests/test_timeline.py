@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hta_dsv4
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import figures
-from hta_dsv4.present.figures.bars import PIXELS, step_bars
+from hta_dsv4.present.figures.bars import OTHERS, PIXELS, step_bars
 from hta_dsv4.trace import activities as col
 from tests.variants import part_of
 
@@ -96,3 +96,27 @@ def test_bars_keep_counts_and_sums_whatever_the_durations(kernels, pixels):
     made = step_bars(part, 0, "stream", pixels=pixels)
     assert sum(b.kernels for b in made.bars) == len(kernels)
     assert sum(b.sum_ns for b in made.bars) == int(np.sum([d for _, d in kernels]))
+
+
+def test_small_rows_are_one():
+    """Rows with less than a part of the sum -> one row of others, with which every activity is still in one bar."""
+    part = counted("cuda_graph")
+    every, fewer = step_bars(part), step_bars(part, least=0.02)
+    assert len({b.row for b in fewer.bars}) < len({b.row for b in every.bars})
+    assert OTHERS in {b.row for b in fewer.bars}
+    assert sum(b.kernels for b in fewer.bars) == sum(b.kernels for b in every.bars)
+    assert sum(b.sum_ns for b in fewer.bars) == sum(b.sum_ns for b in every.bars)
+
+
+def test_steps_together_share_a_clock_and_show_idle():
+    """An eager and a graph step -> one row each on one axis; the eager one mostly empty, the graph's whole."""
+    figure = figures.steps_together([(n, counted(n)) for n in ("mhc_fused", "cuda_graph")])
+    bars = [t for t in figure.data if t.type == "bar"]
+    covered = dict.fromkeys(("mhc_fused", "cuda_graph"), 0.0)
+    for trace in bars:
+        for row, ms in zip(trace.y, trace.x, strict=True):
+            covered[row] += ms
+    end = figure.layout.xaxis.range[1]
+    assert end > 300  # the eager step, recorded
+    assert covered["mhc_fused"] < 0.3 * end
+    assert covered["cuda_graph"] == pytest.approx(52, abs=2)

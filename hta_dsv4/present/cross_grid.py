@@ -5,6 +5,8 @@ By step, layer or scope first, in microseconds: a step or a layer is compared wi
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.places import PLACES, STEP
 from hta_dsv4.analysis.shares import Shares
@@ -70,28 +72,63 @@ def cross_grid(shares: Shares) -> Grid:
     )
 
 
-def _headline(shares: Shares) -> str:
-    """The largest cell in words: "of the 60.0 % glue, 52.0 points belong to the indexer"."""
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What a table by one key alone hides most of: the part of a row that belongs to one column.
+
+    Attributes:
+        row, column: keys of the cell; column ``""`` where none of the row is known.
+        points, of: percent of the sum, of the cell and of its row.
+        unknown: percent of the sum of which the column is not known, in that row.
+    """
+
+    row: str
+    column: str
+    points: float
+    of: float
+    unknown: float
+
+
+def telling(shares: Shares) -> Telling | None:
+    """The cell that a table by the first key alone hides: the largest of a row that several columns divide.
+
+    Args:
+        shares: of one variant, by two keys.
+
+    Returns:
+        The cell, or ``None`` where nothing is known of the second key.
+    """
     first, second = shares.by
     table = shares.table
     known = table[table[second] != UNKNOWN]
     if not len(known):
-        return f"no {second} is known"
+        return None
     by_row = table.groupby(first)[sh.SHARE].sum()
     # the row that says least by itself: the largest that several columns divide, and not one named as its largest cell
     divided = table.groupby(first)[second].nunique()
     rows = by_row[divided > 1].sort_values(ascending=False, kind="stable")
     largest = known.sort_values(sh.SHARE, ascending=False, kind="stable").drop_duplicates(first)
     named_so = set(largest.loc[largest[first] == largest[second], first])
-    telling = [str(r) for r in rows.index if r not in named_so]
-    row = telling[0] if telling else str(by_row.idxmax())
+    candidates = [str(r) for r in rows.index if r not in named_so]
+    row = candidates[0] if candidates else str(by_row.idxmax())
     cell = known[known[first] == row].sort_values(sh.SHARE, ascending=False, kind="stable")
+    of = 100 * float(by_row[row])
     if not len(cell):
-        return f"of the {100 * by_row[row]:.1f} % {row}, none has a known {second}"
+        return Telling(row, "", 0.0, of, of)
     best = cell.iloc[0]
-    points, of = 100 * best[sh.SHARE], 100 * by_row[row]
-    said = f"of the {of:.1f} % {row}, {points:.1f} points belong to {best[second]}"
-    unknown = of - 100 * float(cell[sh.SHARE].sum())
-    if unknown > points:  # then the unknown may change which is largest
-        said += f"; of {unknown:.1f} points the {second} is not known"
+    return Telling(
+        row, str(best[second]), 100 * float(best[sh.SHARE]), of, of - 100 * float(cell[sh.SHARE].sum())
+    )
+
+
+def _headline(shares: Shares) -> str:
+    """The largest cell in words: "of the 60.0 % glue, 52.0 points belong to the indexer"."""
+    second, cell = shares.by[1], telling(shares)
+    if cell is None:
+        return f"no {second} is known"
+    if not cell.column:
+        return f"of the {cell.of:.1f} % {cell.row}, none has a known {second}"
+    said = f"of the {cell.of:.1f} % {cell.row}, {cell.points:.1f} points belong to {cell.column}"
+    if cell.unknown > cell.points:  # then the unknown may change which is largest
+        said += f"; of {cell.unknown:.1f} points the {second} is not known"
     return said

@@ -13,30 +13,44 @@ from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.coverage import Coverage
 from hta_dsv4.analysis.findings import Findings
 from hta_dsv4.analysis.launch_bound import IdleTime
+from hta_dsv4.analysis.launch_changes import LaunchChanges
 from hta_dsv4.analysis.scaling import Scaling
+from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.analysis.throughput import Throughput
-from hta_dsv4.analysis.why import Explanation
+from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.captures import Capture, captures_grid
+from hta_dsv4.present.compact_grid import compact_grid
 from hta_dsv4.present.coverage_grid import coverage_grid, owners_grid
-from hta_dsv4.present.cross_grid import cross_grid
+from hta_dsv4.present.cross_grid import cross_grid, telling
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.diff_words import shared_notes
-from hta_dsv4.present.falls import in_words
 from hta_dsv4.present.findings_grid import finding_grids, findings_grid, title
 from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.idle_grid import idle_grid
+from hta_dsv4.present.launch_grid import launch_grid
 from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.present.scaling_grid import scaling_grid
 from hta_dsv4.present.shares_grid import comparison_grid, shares_grid
+from hta_dsv4.present.standing_grid import change_in_words, standing_grid
 from hta_dsv4.runs import comparing
+from hta_dsv4.runs.launching import launch_changes
 from hta_dsv4.runs.run import Run
+from hta_dsv4.runs.standing import Standing, standings
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 TOP = 25
 """Rows of a table; the rest is one line that keeps the sum exact."""
+WIDE = 3
+"""Variants from which on, one more, a table has one column for each."""
+POINTS = 10.0
+"""Percent of the sum from which on what a table by bucket hides is worth a sentence."""
+LARGE = 0.02
+"""A change of the GPU time of less than this part is drawn on demand."""
+ROW = 0.02
+"""Part of a step's summed durations from which on an origin has a row of its own in its timeline."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,7 @@ class Section:
         figures: what draws each figure, given a theme.
         grids: tables.
         folded: tables that open on demand: summary -> tables.
+        drawers: figures that open on demand: summary -> what draws each.
     """
 
     title: str
@@ -56,6 +71,7 @@ class Section:
     figures: tuple[Callable[[str], go.Figure], ...] = ()
     grids: tuple[Grid, ...] = ()
     folded: Mapping[str, tuple[Grid, ...]] = field(default_factory=dict)
+    drawers: Mapping[str, tuple[Callable[[str], go.Figure], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -64,14 +80,16 @@ class Report:
 
     Attributes:
         title: its first line.
+        lead: the table that comes first: where each variant stands.
         summary: what to know first, one sentence each.
         sections: its parts, in reading order.
         caveats: what makes its figures weaker than they look, said once.
         captures: the files it was made from.
-        comparison, explanation, findings: what the tables come from.
+        comparison, explanation, findings, launches: what the tables come from.
     """
 
     title: str
+    lead: tuple[Grid, ...]
     summary: tuple[str, ...]
     sections: tuple[Section, ...]
     caveats: tuple[str, ...]
@@ -79,6 +97,7 @@ class Report:
     comparison: Comparison
     explanation: Explanation | None
     findings: tuple[Findings, ...] = ()
+    launches: tuple[LaunchChanges, ...] = ()
 
 
 def build(
@@ -109,17 +128,16 @@ def build(
     if explanation is None and len(runs) > 1:
         explanation = comparing.why(runs, "bucket")
     pairs = explanation.pairs if explanation is not None else ()
-    crosses = [cross_grid(r.shares("bucket,origin")) for r in runs]
-    summary = [in_words(w.decomposition) for w in pairs]
-    if explanation is not None and explanation.whole is not None and len(pairs) > 1:
-        summary.append(in_words(explanation.whole.decomposition))
-    summary += [f"{r.label}: {note}" for r, g in zip(runs, crosses, strict=True) for note in g.notes]
+    launches = launch_changes(runs, explanation) if explanation is not None else ()
+    stands = standings(runs)
+    by_origin = [r.shares("bucket,origin") for r in runs]
+    summary = _in_words(explanation, stands) + _hidden(by_origin)
     found, without = _found(runs)
     summary += [f"{f.label}, attack next: {title(f.ranked[0].finding)}" for f in found[-1:] if f.ranked]
     sections = [_shares(runs, comparison)]
     if explanation is not None:
-        sections.append(_changes(explanation))
-    sections += [_origins(runs, crosses), _timelines(runs), _full(runs)]
+        sections.append(_changes(explanation, launches))
+    sections += [_origins(by_origin), _timelines(runs), _full(runs)]
     sections.append(_attack(found, without))
     if sweep is not None:
         sections.append(_sweep(sweep))
@@ -139,9 +157,38 @@ def build(
         caveats += [f"{change}: {note}" for note in why.notes if note not in common]
     name = " → ".join(r.label for r in runs)
     return Report(
-        name, tuple(dict.fromkeys(summary)), tuple(sections), tuple(dict.fromkeys(caveats)), tuple(captures),
-        comparison, explanation, tuple(found),
+        name, (standing_grid(stands),) if stands else (), tuple(dict.fromkeys(summary)), tuple(sections),
+        tuple(dict.fromkeys(caveats)), tuple(captures), comparison, explanation, tuple(found), launches,
     )  # fmt: skip
+
+
+def _in_words(explanation: Explanation | None, stands: Sequence[Standing]) -> list[str]:
+    """Each change, and the whole of several, in a sentence that leads with the step."""
+    if explanation is None:
+        return []
+    at = {s.label: s for s in stands}
+    whole = explanation.whole if len(explanation.pairs) > 1 else None
+    parts = [w.decomposition for w in (*explanation.pairs, *((whole,) if whole is not None else ()))]
+    return [change_in_words(p, at.get(p.base.label), at.get(p.other.label)) for p in parts]
+
+
+def _hidden(by_origin: Sequence[Shares]) -> list[str]:
+    """What a table by bucket hides, once for neighbours of which the same is true, and only where it is much."""
+    runs: list[tuple[str, str, list[tuple[str, float]]]] = []
+    for shares in by_origin:
+        cell = telling(shares)
+        if cell is None or cell.points < POINTS or cell.unknown > cell.points:
+            continue
+        if not runs or runs[-1][:2] != (cell.row, cell.column):
+            runs.append((cell.row, cell.column, []))
+        runs[-1][2].append((shares.label, cell.points))
+    out = []
+    for row, column, cells in runs:
+        low, high = min(p for _, p in cells), max(p for _, p in cells)
+        points = f"{low:.1f}" if len(cells) == 1 else f"{low:.1f} to {high:.1f}"
+        who = ", ".join(label for label, _ in cells)
+        out.append(f"{who}: {points} % of the summed GPU time is {row} that belongs to {column}")
+    return out
 
 
 def _shares(runs: Sequence[Run], comparison: Comparison) -> Section:
@@ -160,16 +207,14 @@ def _shares(runs: Sequence[Run], comparison: Comparison) -> Section:
     table = comparison_grid(comparison, TOP) if len(runs) > 1 else shares_grid(shares[0], TOP)
     roles = comparing.compare(runs, "role")
     by_role = comparison_grid(roles, TOP) if len(runs) > 1 else shares_grid(roles.variants[0], TOP)
-    return Section(
-        "Where the GPU time goes",
-        tuple(text),
-        tuple(drawn),
-        (_bare(table),),
-        {"the same by role": (_bare(by_role),)},
-    )
+    folded = {"the same by role": (_bare(by_role),)}
+    if len(runs) > WIDE:  # a column each, not four
+        folded = {"the same with launches, and each change against the first": (_bare(table),), **folded}
+        table = compact_grid(comparison)
+    return Section("Where the GPU time goes", tuple(text), tuple(drawn), (_bare(table),), folded)
 
 
-def _changes(explanation: Explanation) -> Section:
+def _changes(explanation: Explanation, launches: Sequence[LaunchChanges]) -> Section:
     from hta_dsv4.present import figures
 
     if not explanation.pairs:
@@ -177,42 +222,68 @@ def _changes(explanation: Explanation) -> Section:
     whys = list(explanation.pairs)
     if explanation.whole is not None and len(whys) > 1:
         whys.append(explanation.whole)
-    drawn = tuple((lambda theme, w=w: figures.waterfall(w, theme)) for w in whys)
+    large = [w for w in whys if len(whys) == 1 or _size(w) >= LARGE]
+    small = [w for w in whys if w not in large]
+    drawn = tuple((lambda theme, w=w: figures.waterfall(w, theme)) for w in large)
+    hidden = tuple((lambda theme, w=w: figures.waterfall(w, theme)) for w in small)
+    names = ", ".join(f"{w.decomposition.base.label} → {w.decomposition.other.label}" for w in small)
+    said = f"changes of the GPU time of less than {100 * LARGE:g} %: {names}"
     return Section(
         "Why it changed",
-        ("Each change of the sum is divided exactly into kernels that are gone, kernels that appeared, launches more "
-         "or less, and launches that take longer or shorter.",),
+        ("Each change of the GPU time is divided exactly into kernels that are gone, kernels that appeared, launches "
+         "more or less, and launches that take longer or shorter.",),
         drawn,
-        (),
-        {"tables of every change": tuple(explanation_grids(explanation, TOP))},
+        tuple(launch_grid(found) for found in launches[-1:]),
+        {"tables of every change": tuple(explanation_grids(explanation, TOP, launches=launches))},
+        {said: hidden} if hidden else {},
     )  # fmt: skip
 
 
-def _origins(runs: Sequence[Run], crosses: Sequence[Grid]) -> Section:
+def _size(why: Why) -> float:
+    """A change as a part of what was before; 1 where nothing was."""
+    before, after = why.decomposition.base.per_step.own_ns, why.decomposition.other.per_step.own_ns
+    return abs(after - before) / before if before else 1.0
+
+
+def _origins(by_origin: Sequence[Shares]) -> Section:
     from hta_dsv4.present import figures
 
-    last = runs[-1].shares("bucket,origin")
+    crosses = [cross_grid(shares) for shares in by_origin]
     others = {f"{g.title}": (g,) for g in crosses}
     return Section(
         "What asked for it",
         ("A bucket says what a kernel is; an origin says which part of the model launched it.",),
-        (lambda theme: figures.heatmap(last, theme),),
+        (lambda theme: figures.heatmap(by_origin[-1], theme),),
         (),
         others,
     )
 
 
 def _timelines(runs: Sequence[Run]) -> Section:
+    """One step of each variant: all on one clock, then each by origin, those of more than two variants on demand."""
     from hta_dsv4.present import figures
 
-    text, drawn = [], []
-    for run in runs:
-        if not run.counted.steps:
-            text.append(f"{run.label} shows no decode steps, so there is no step to draw.")
-            continue
-        drawn.append(lambda theme, r=run: figures.timeline(r.counted, r.label, theme=theme))
+    text = [
+        f"{run.label} shows no decode steps, so there is no step to draw."
+        for run in runs
+        if not run.counted.steps
+    ]
+    stepped = [run for run in runs if run.counted.steps]
     text.append("Empty is idle: a GPU that waits for its launches shows thin bars with nothing between them.")
-    return Section("One step on the GPU's clock", tuple(text), tuple(drawn))
+    each: list[Callable[[str], go.Figure]] = []
+    for run in stepped:
+        each.append(
+            lambda theme, r=run: figures.timeline(r.counted, r.label, theme=theme, least=ROW)  # type: ignore[misc]
+        )
+    if len(stepped) < 2:
+        return Section("One step on the GPU's clock", tuple(text), tuple(each))
+    text.append("On one clock a column is many launches: it is empty where the GPU was idle for most of it.")
+    pairs = [(run.label, run.counted) for run in stepped]
+    drawers = {f"{r.label}: one step by origin": (draw,) for r, draw in zip(stepped, each, strict=True)}
+    return Section(
+        "One step on the GPU's clock", tuple(text), (lambda theme: figures.steps_together(pairs, theme=theme),),
+        drawers=drawers,
+    )  # fmt: skip
 
 
 def _full(runs: Sequence[Run]) -> Section:

@@ -17,6 +17,7 @@ from markupsafe import Markup
 from hta_dsv4.present.captures import report_hash
 from hta_dsv4.present.colours import BUCKET_COLOURS, colour
 from hta_dsv4.present.figures import theme as th
+from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.html import environment, grid_html
 from hta_dsv4.present.report import Report, Section
 from hta_dsv4.present.text import printable
@@ -40,6 +41,7 @@ class _Part:
     figures: list[_Plot]
     grids: list[Markup]
     folded: list[tuple[str, list[Markup]]]
+    drawers: list[tuple[str, list[_Plot]]]
 
 
 def own_version() -> str:
@@ -63,7 +65,7 @@ def report_html(report: Report) -> str:
     below = f"GPU time per decode step, exact to the nanosecond; hta-dsv4 {own_version()}"
     if report.captures:
         below += f", captures {report_hash(report.captures)[:12]}"
-    return page_html(report.title, below, report.sections, report.summary, report.caveats)
+    return page_html(report.title, below, report.sections, report.summary, report.caveats, report.lead)
 
 
 def page_html(
@@ -72,6 +74,7 @@ def page_html(
     sections: Sequence[Section],
     summary: Sequence[str] = (),
     caveats: Sequence[str] = (),
+    lead: Sequence[Grid] = (),
 ) -> str:
     """Sections as one self-contained HTML document.
 
@@ -81,6 +84,7 @@ def page_html(
         sections: its parts, in reading order.
         summary: what to know first, one sentence each.
         caveats: what makes its figures weaker than they look.
+        lead: tables before everything else.
 
     Returns:
         HTML as :func:`report_html` describes it.
@@ -94,6 +98,7 @@ def page_html(
         title=printable(title),
         below=printable(below),
         version=own_version(),
+        lead=[Markup(grid_html(g)) for g in lead],
         summary=[printable(s) for s in summary],
         sections=parts,
         caveats=[printable(s) for s in caveats],
@@ -111,25 +116,29 @@ def _source(name: str) -> str:
 
 def _part(section: Section, drawn: list[dict[str, Any]]) -> _Part:
     made = [draw("light") for draw in section.figures]
-    key = _key(made)
-    plots = []
-    for figure in made:
-        body = _plain(figure)
-        layout = body["layout"]
-        layout.pop("template", None)  # the page puts in its own, which follows light and dark
-        if key:
-            layout["showlegend"] = False
-        name, height = f"figure-{len(drawn)}", int(layout.get("height", 400))
-        drawn.append({"id": name, "data": body["data"], "layout": layout})
-        plots.append(_Plot(name, height, _wide(figure)))
+    hidden = {summary: [draw("light") for draw in draws] for summary, draws in section.drawers.items()}
+    key = _key([*made, *(f for figures in hidden.values() for f in figures)])
     return _Part(
         section.title,
         tuple(printable(t) for t in section.text),
         key,
-        plots,
+        [_plot(f, drawn, bool(key)) for f in made],
         [Markup(grid_html(g)) for g in section.grids],
         [(printable(s), [Markup(grid_html(g)) for g in grids]) for s, grids in section.folded.items()],
+        [(printable(s), [_plot(f, drawn, bool(key)) for f in figures]) for s, figures in hidden.items()],
     )
+
+
+def _plot(figure: go.Figure, drawn: list[dict[str, Any]], keyed: bool) -> _Plot:
+    """A place for a figure; what is drawn there is added to ``drawn``."""
+    body = _plain(figure)
+    layout = body["layout"]
+    layout.pop("template", None)  # the page puts in its own, which follows light and dark
+    if keyed:
+        layout["showlegend"] = False
+    name, height = f"figure-{len(drawn)}", int(layout.get("height", 400))
+    drawn.append({"id": name, "data": body["data"], "layout": layout})
+    return _Plot(name, height, _wide(figure))
 
 
 def _key(figures: list[go.Figure]) -> list[tuple[str, str]]:

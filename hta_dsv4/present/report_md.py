@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
-import pandas as pd
-
-from hta_dsv4.analysis import compare as cmp
 from hta_dsv4.analysis import diff as d
-from hta_dsv4.analysis import shares as sh
-from hta_dsv4.analysis.compare import Comparison
+from hta_dsv4.analysis.launch_changes import LaunchChanges
 from hta_dsv4.analysis.why import Why
 from hta_dsv4.present.captures import captures_grid
+from hta_dsv4.present.compact_grid import compact_grid
 from hta_dsv4.present.diff_words import signed
 from hta_dsv4.present.falls import falls
 from hta_dsv4.present.findings_grid import findings_grid
-from hta_dsv4.present.grid import ABSENT, Grid, per_step, us
+from hta_dsv4.present.grid import Grid, us
+from hta_dsv4.present.launch_grid import launch_grid
 from hta_dsv4.present.report import Report
 from hta_dsv4.present.text import markdown, printable, shorten
 
@@ -36,14 +35,15 @@ def report_md(report: Report) -> str:
     Returns:
         Markdown below :data:`LIMIT` characters; of very many variants the last changes are left out, and it says so.
     """
-    head = [markdown(_summary(report)), markdown(_shares(report.comparison))]
+    head = [_title(report), *map(markdown, report.lead), markdown(_summary(report))]
+    head.append(markdown(compact_grid(report.comparison)))
     tail = [markdown(findings_grid(f, ATTACKED)) for f in report.findings[-1:]]
     tail += [_bullets("caveats", report.caveats)] if report.caveats else []
     tail += [_folded("captures", markdown(captures_grid(report.captures)))] if report.captures else []
     pairs = list(report.explanation.pairs) if report.explanation is not None else []
     if report.explanation is not None and not pairs:
         head.append(f"Not explained: {printable(report.explanation.reason)}.\n")
-    changes = [_change(w) for w in pairs]
+    changes = [_change(w, found) for w, found in zip_longest(pairs, report.launches)]
     room = LIMIT - sum(len(part) + 1 for part in (*head, *tail)) - 200
     kept: list[str] = []
     for change in changes:
@@ -56,41 +56,12 @@ def report_md(report: Report) -> str:
     return "\n".join([*head, *kept, *tail])
 
 
+def _title(report: Report) -> str:
+    return markdown(Grid(f"hta-dsv4: {report.title}", (), (), left=0))
+
+
 def _summary(report: Report) -> Grid:
-    return Grid(f"hta-dsv4: {report.title}", (), (), notes=report.summary, left=0)
-
-
-def _shares(comparison: Comparison) -> Grid:
-    """One row a bucket: ms per step with the share, for every variant, and the change from the first to the last."""
-    variants = comparison.variants
-    last = variants[-1]
-    rows = []
-    for key, row in comparison.table.iterrows():
-        cells = [_time(row, v) for v in variants]
-        change = row[last.label, cmp.DELTA_NS_PER_STEP] if len(variants) > 1 else None
-        rows.append((str(key), *cells, *([signed(change)] if len(variants) > 1 else [])))
-    total = []
-    for v in variants:
-        steps, ns = v.median_rank.steps, v.median_rank.extent.sum_ns
-        total.append(f"{ns / 1e6 / max(steps, 1):,.3f}")
-    delta: list[str] = []
-    if len(variants) > 1:
-        first, final = variants[0].median_rank, last.median_rank
-        before, after = (per_step(r.extent.sum_ns, r.steps) for r in (first, final))
-        delta = [signed(after - before) if first.steps and final.steps else ABSENT]
-    stepped = all(v.median_rank.steps for v in variants)
-    headers = ["bucket", *(f"{v.label}, ms{'/step' if v.median_rank.steps else ''} (%)" for v in variants)]
-    headers += (
-        [f"{last.label} - {variants[0].label}, us{'/step' if stepped else ''}"] if len(variants) > 1 else []
-    )
-    return Grid("share of summed GPU time", tuple(headers), tuple(rows), (("sum", *total, *delta),), left=1)
-
-
-def _time(row: pd.Series[float], variant: sh.Shares) -> str:
-    ns, share = row[variant.label, sh.TIME_NS], row[variant.label, sh.SHARE]
-    if pd.isna(ns):
-        return ABSENT
-    return f"{int(ns) / 1e6 / max(variant.median_rank.steps, 1):,.3f} ({100 * float(share):.1f})"
+    return Grid("", (), (), notes=report.summary, left=0)
 
 
 def waterfall_text(why: Why) -> str:
@@ -122,17 +93,16 @@ def waterfall_text(why: Why) -> str:
     return "\n".join(lines)
 
 
-def _change(why: Why) -> str:
+def _change(why: Why, launches: LaunchChanges | None) -> str:
     parts = why.decomposition
-    title = markdown(
-        Grid(f"{parts.base.label} → {parts.other.label}, summed GPU time per step", (), (), left=0)
-    )
+    title = markdown(Grid(f"{parts.base.label} → {parts.other.label}, GPU time per step", (), (), left=0))
     # a line of backticks longer than any inside cannot be closed by a name
     text = waterfall_text(why)
     fence = "`" * max(3, max((len(run) for run in _runs(text)), default=0) + 1)
-    return "\n".join(
-        [title, f"{fence}text", text, f"{fence}\n", _folded("top movers", markdown(_movers(why)))]
-    )
+    folded = [_folded("top movers", markdown(_movers(why)))]
+    if launches is not None and launches.changes:
+        folded.append(_folded("launch configurations that changed", markdown(launch_grid(launches))))
+    return "\n".join([title, f"{fence}text", text, f"{fence}\n", *folded])
 
 
 def _movers(why: Why) -> Grid:

@@ -13,8 +13,9 @@ from hta_dsv4.present.figures.kernel_speed import kernel_speed
 from hta_dsv4.present.figures.scaling import scaling
 from hta_dsv4.present.figures.shares import share_bars, time_bars
 from hta_dsv4.present.figures.throughput import throughput
-from hta_dsv4.present.figures.timeline import timeline
+from hta_dsv4.present.figures.timeline import steps_together, timeline
 
 __all__ = [
-    "coverage", "heatmap", "kernel_speed", "scaling", "share_bars", "throughput", "time_bars", "timeline", "waterfall",
+    "coverage", "heatmap", "kernel_speed", "scaling", "share_bars", "steps_together", "throughput",
+    "time_bars", "timeline", "waterfall",
 ]  # fmt: skip

@@ -21,6 +21,9 @@ ROWS = {"bucket": col.BUCKET, "origin": col.ORIGIN, "stream": col.STREAM, "role"
 PIXELS = 1400
 """Columns a figure is drawn for."""
 
+OTHERS = "(others)"
+"""The row of everything small, where there is one."""
+
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -69,7 +72,7 @@ class Bars:
 
 def step_bars(
     part: Counted, step: int = 0, rows: str = "origin", window: tuple[float, float] | None = None,
-    pixels: int = PIXELS,
+    pixels: int = PIXELS, least: float = 0.0, filled: float = 0.0,
 ) -> Bars:  # fmt: skip
     """The bars of one step.
 
@@ -79,9 +82,12 @@ def step_bars(
         rows: what a row of the figure is: origin, bucket, role or stream.
         window: ``(begin, end)`` in ms since the start of the step: activities whose middle lies in it.
         pixels: how many columns there are.
+        least: rows with less than this part of the summed durations are one, :data:`OTHERS`.
+        filled: a column with activities for less than this part of it stays empty, where columns are too wide for the
+            gaps between launches to be seen; the activities in it are then in no bar.
 
     Returns:
-        The bars; every activity of the window is in exactly one.
+        The bars; with ``filled`` 0 every activity of the window is in exactly one.
 
     Raises:
         HtaDsv4Error: no such step, an unknown ``rows``, or an empty window.
@@ -109,11 +115,18 @@ def step_bars(
     bucket = acts[col.BUCKET].astype(str).to_numpy(dtype=object)[inside]
     name, dur = acts[col.NAME].astype(str).to_numpy(dtype=object)[inside], acts[col.DUR_NS].to_numpy()[inside]
     start, end = start[inside], end[inside]
+    if least:
+        time = pd.Series(dur).groupby(label).sum()
+        small = time.index[time < least * int(dur.sum())]
+        if len(small) > 1:
+            label = np.where(np.isin(label, small), OTHERS, label)
     pixel = (high - low) / pixels
     out: list[Bar] = []
     for row in dict.fromkeys(label):
         mine = label == row
-        out += _row(str(row), start[mine], end[mine], dur[mine], bucket[mine], name[mine], low, pixel, pixels)
+        out += _row(
+            str(row), start[mine], end[mine], dur[mine], bucket[mine], name[mine], low, pixel, pixels, filled
+        )
     return Bars(tuple(out), pixel, int((~inside).sum()))
 
 
@@ -127,10 +140,12 @@ def _row(
     low: float,
     pixel: float,
     n: int,
+    filled: float,
 ) -> list[Bar]:
     buckets = sorted(set(bucket))
     time = np.stack([_time(start[bucket == b] - low, end[bucket == b] - low, pixel, n) for b in buckets])
-    winner = np.where(time.max(axis=0) > 0, time.argmax(axis=0), -1)
+    shown = (time.max(axis=0) > 0) & (time.sum(axis=0) >= filled * pixel)
+    winner = np.where(shown, time.argmax(axis=0), -1)
     first = np.flatnonzero(np.append(True, winner[1:] != winner[:-1]))
     bar_of_column = np.repeat(np.arange(len(first)), np.diff(np.append(first, n)))
     column = (((start + end) / 2 - low) / pixel).astype(np.int64).clip(0, n - 1)

@@ -1,4 +1,4 @@
-"""Why the time changed, as a waterfall: from the sum before to the sum after, effect by effect and bucket by bucket."""
+"""Why the time changed, as a waterfall: from the time before to that after, effect by effect and bucket by bucket."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _CUT = 0.2
 
 
 def waterfall(why: Why, theme: str = "light") -> go.Figure:
-    """One change as a waterfall of the summed GPU time per step.
+    """One change as a waterfall of the GPU time per step, in own time.
 
     Args:
         why: the explained change.
         theme: ``light`` or ``dark``.
 
     Returns:
-        Horizontal bars from the sum before to the sum after. Colours are the buckets'; an arrow and the sign say more
-        or less. Effects too small to matter are drawn as one bar. Where the change is small against the sums, the axis
+        Horizontal bars from the time before to the time after. Colours are the buckets'; an arrow and the sign say more
+        or less. Effects too small to matter are drawn as one bar. Where the change is small against the times, the axis
         does not begin at 0 and says so.
     """
     parts = why.decomposition
@@ -34,7 +34,7 @@ def waterfall(why: Why, theme: str = "light") -> go.Figure:
         labels[-1] += " (after)"
     before, after = base.per_step.own_ns, other.per_step.own_ns
     starts, lengths, fills, texts, hovers = [0], [before], [colours.NEUTRAL], [th.ms(before)], [""]
-    hovers[0] = th.hover(labels[0], f"sum {us(before)} us/step", f"{base.steps} steps")
+    hovers[0] = th.hover(labels[0], f"own time {us(before)} us/step", f"{base.steps} steps")
     at = before
     for fall in steps:
         starts.append(min(at, at + fall.ns))
@@ -50,12 +50,12 @@ def waterfall(why: Why, theme: str = "light") -> go.Figure:
     lengths.append(after)
     fills.append(colours.NEUTRAL)
     texts.append(th.ms(after))
-    hovers.append(th.hover(labels[-1], f"sum {us(after)} us/step", f"{other.steps} steps"))
+    hovers.append(th.hover(labels[-1], f"own time {us(after)} us/step", f"{other.steps} steps"))
     factor = f", {before / after:.2f}x" if after else ""
     out = th.figure(
         f"{base.label} → {other.label}: {th.ms(before)} → {th.ms(after)} ms per step{factor}",
         th.rows_height(len(labels), each=26, around=110), theme, bargap=0.2, showlegend=False,
-        xaxis={"title": {"text": "summed GPU time, ms per step"}},
+        xaxis={"title": {"text": "own GPU time, ms per step"}},
         yaxis={"autorange": "reversed", "type": "category"},
     )  # fmt: skip
     out.add_bar(

@@ -1,4 +1,8 @@
-"""Where the time of each variant goes: stacked bars of shares, and of time per step."""
+"""Where the time of each variant goes: stacked bars of shares, and of time per step.
+
+Both are of own time, as every comparison is: where a launch starts before the one ahead of it has ended, its summed
+duration holds that wait. Without early starts own time is the summed duration, and is called so.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ _LABELLED = 0.035
 
 
 def share_bars(variants: Sequence[Shares], theme: str = "light") -> go.Figure:
-    """Share of the summed GPU time, one stacked bar a variant.
+    """Share of the GPU time, one stacked bar a variant.
 
     Args:
         variants: share tables by bucket, in reading order; a variant of several ranks shows its median rank.
@@ -35,7 +39,7 @@ def share_bars(variants: Sequence[Shares], theme: str = "light") -> go.Figure:
 
 
 def time_bars(variants: Sequence[Shares], theme: str = "light") -> go.Figure:
-    """Summed GPU time per step, one stacked bar a variant: what shares hide.
+    """GPU time per step, one stacked bar a variant: what shares hide.
 
     Args:
         variants: share tables by bucket, in reading order.
@@ -64,20 +68,22 @@ def _bars(variants: Sequence[Shares], theme: str, shares: bool) -> go.Figure:
     buckets = th.present_order([b for mine in rows.values() for b in mine])
     stepped = bool(variants[0].median_rank.steps)
     unit = "ms per step" if stepped else "ms"
-    title = "Share of summed GPU time" if shares else f"Summed GPU time, {unit}"
+    kind = "own" if any(v.median_rank.extent.early_ns for v in variants) else "summed"
+    title = f"Share of {kind} GPU time" if shares else f"{kind.capitalize()} GPU time, {unit}"
     out = th.figure(
         title, th.rows_height(len(variants)), theme,
         barmode="stack", bargap=0.28, uniformtext={"mode": "hide", "minsize": 9},
-        xaxis={"title": {"text": "% of the sum" if shares else unit}},
+        xaxis={"title": {"text": ("% of own time" if kind == "own" else "% of the sum") if shares else unit}},
         yaxis={"autorange": "reversed", "type": "category"},
     )  # fmt: skip
     labels = [th.name(v.label, 28) for v in variants]
-    longest = 1.0 if shares else max(_size(v, v.median_rank.extent.sum_ns) for v in variants) or 1.0
+    longest = 1.0 if shares else max(_size(v, _total(v)) for v in variants) or 1.0
     for bucket in buckets:
         x, text, hovers = [], [], []
         for v in variants:
             row = rows[v.label].get(bucket)
-            value = 0.0 if row is None else row[sh.SHARE] if shares else _size(v, row[sh.TIME_NS])
+            own = 0 if row is None else int(row[sh.OWN_NS])
+            value = own / (_total(v) or 1) if shares else _size(v, own)
             x.append(100 * value if shares else value / 1e6)
             shown = f"{100 * value:.1f}" if shares else th.ms(value)
             text.append(shown if value >= _LABELLED * longest else "")
@@ -96,13 +102,17 @@ def _bars(variants: Sequence[Shares], theme: str, shares: bool) -> go.Figure:
 
 
 def _totals(out: go.Figure, variants: Sequence[Shares], labels: list[str]) -> None:
-    """The whole sum at the end of each bar."""
-    sums = [_size(v, v.median_rank.extent.sum_ns) for v in variants]
+    """The whole at the end of each bar."""
+    sums = [_size(v, _total(v)) for v in variants]
     out.add_scatter(
         x=[s / 1e6 for s in sums], y=labels, mode="text", text=[f" {th.ms(s)}" for s in sums],
         textposition="middle right", showlegend=False, hoverinfo="skip", cliponaxis=False, textfont={"size": 12},
     )  # fmt: skip
     out.update_xaxes(range=[0, max(sums) / 1e6 * 1.09 or 1])
+
+
+def _total(v: Shares) -> int:
+    return int(v.table[sh.OWN_NS].sum())
 
 
 def _size(v: Shares, ns: int) -> float:
@@ -120,13 +130,18 @@ def _rows(v: Shares) -> dict[str, dict[str, Any]]:
 
 def _hover(v: Shares, bucket: str, row: dict[str, Any]) -> str:
     rank = v.median_rank
-    total, launches = int(row[sh.TIME_NS]), int(row[sh.LAUNCHES])
+    total, own, launches = int(row[sh.TIME_NS]), int(row[sh.OWN_NS]), int(row[sh.LAUNCHES])
     unit = "us/step" if rank.steps else "us"
     count = f"{launches / rank.steps:,.2f}".removesuffix(".00") if rank.steps else f"{launches:,}"
+    share = f"{100 * own / (_total(v) or 1):.2f} %"
     lines = [
-        f"{us(per_step(total, rank.steps))} {unit}, {100 * float(row[sh.SHARE]):.2f} % of the sum",
+        f"{us(per_step(own, rank.steps))} {unit}, {share} of {'own time' if rank.extent.early_ns else 'the sum'}",
         f"{count} launches{'/step' if rank.steps else ''}, mean {us(float(row[sh.MEAN_NS]))} us",
     ]
+    if own != total:
+        lines.append(
+            f"summed durations {us(per_step(total, rank.steps))} {unit}, with waits for the launch ahead"
+        )
     if len(v.ranks) > 1:
         lines.append(f"rank {rank.rank}, the median of {len(v.ranks)}")
     return th.hover(f"{th.plain(v.label)}: {th.plain(bucket)}", *lines)

@@ -27,11 +27,25 @@
     }
   }
 
-  figures.forEach(draw);
+  // A figure that is folded away has no width to be drawn for: it is drawn when it is opened.
+  const folded = (figure) => document.getElementById(figure.id).closest("details:not([open])");
+  figures.filter((figure) => !folded(figure)).forEach(draw);
+  for (const drawer of document.querySelectorAll("details")) {
+    drawer.addEventListener("toggle", () => {
+      if (!drawer.open) return;
+      for (const figure of figures) {
+        const box = document.getElementById(figure.id);
+        if (drawer.contains(box) && !box.data) draw(figure);
+      }
+    });
+  }
   dark.addEventListener("change", () => restyle({ template: theme() }));
   window.addEventListener("beforeprint", () => restyle({ template: templates.light, autosize: false, width: PAPER }));
   window.addEventListener("afterprint", () => {
     restyle({ template: theme(), autosize: true, width: null });
-    for (const figure of figures) Plotly.Plots.resize(document.getElementById(figure.id));
+    for (const figure of figures) {
+      const box = document.getElementById(figure.id);
+      if (box.data) Plotly.Plots.resize(box);
+    }
   });
 })();

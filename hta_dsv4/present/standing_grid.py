@@ -1,0 +1,102 @@
+"""Where variants stand, as the table that comes first, and each change in a sentence that leads with the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hta_dsv4.analysis.diff import Decomposition
+from hta_dsv4.present.falls import falls
+from hta_dsv4.present.grid import ABSENT, Grid
+from hta_dsv4.runs.standing import Standing
+
+SECOND = 0.2
+"""A second cause is named where it is at least this part of the first."""
+
+
+def standing_grid(found: Sequence[Standing]) -> Grid:
+    """One row a variant: GPU time, step, how much faster than the variant before, tokens per second, what bounds it.
+
+    Args:
+        found: the variants, in the order in which the changes were made.
+
+    Returns:
+        The grid; it says of every step whether it is without the profiler.
+    """
+    sources = {s.unprofiled for s in found}
+    mixed, changes = len(sources) > 1, len(found) > 1
+    rows = []
+    for i, one in enumerate(found):
+        faster = one.times_faster(found[i - 1]) if i else None
+        tokens = one.tokens_per_s
+        rows.append(
+            (
+                one.label, f"{one.own_ns / 1e6:,.3f}", f"{one.step_ns / 1e6:,.1f}",
+                *((_source(one.unprofiled),) if mixed else ()),
+                *((_factor(faster, one, found[i - 1]) if i else ABSENT,) if changes else ()),
+                ABSENT if tokens is None else f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:,.1f}",
+                f"{100 * one.busy_share:.0f}", one.bound_by or "not known",
+            )
+        )  # fmt: skip
+    headers = (
+        "variant", "GPU ms/step (own)", "step ms" if mixed else f"step ms, {_source(all(sources))}",
+        *(("measured",) if mixed else ()), *(("faster",) if changes else ()), "tok/s", "GPU busy %", "bound by",
+    )  # fmt: skip
+    return Grid("where each variant stands", headers, tuple(rows), notes=_notes(found), left=1)
+
+
+def _source(unprofiled: bool) -> str:
+    return "unprofiled" if unprofiled else "recorded"
+
+
+def _factor(times: float | None, one: Standing, before: Standing) -> str:
+    """``4.14x``; ``0.97x, ranges overlap`` where the steps of the two are not told apart."""
+    if times is None:
+        return ABSENT
+    return f"{times:.2f}x" + (", ranges overlap" if one.overlaps(before) else "")
+
+
+def _notes(found: Sequence[Standing]) -> tuple[str, ...]:
+    batches = sorted({s.batch for s in found if s.batch is not None})
+    notes = []
+    if any(s.unprofiled for s in found):
+        notes.append(
+            "unprofiled: the median step before the profiler was started, from the capture's manifest"
+        )
+    if not all(s.unprofiled for s in found):
+        notes.append(
+            "recorded: wall time of a step in the trace; a profiler adds microseconds to every launch, so a step that "
+            "waits for launches is shorter without it"
+        )
+    if batches:
+        notes.append(f"tok/s: C / step, C = {', '.join(map(str, batches))}")
+    notes.append(
+        "bound by: the GPU where it works 90 % of the step; the host where its queue is empty while it waits"
+    )
+    return (*notes, *dict.fromkeys(s.note for s in found if s.note))
+
+
+def change_in_words(parts: Decomposition, before: Standing | None, after: Standing | None) -> str:
+    """A change in one sentence: the step first, then GPU time and the effects behind most of it.
+
+    Args:
+        parts: the decomposition.
+        before: where the variant before stands, if known.
+        after: where the one after does.
+
+    Returns:
+        ``a → b: step 221.7 → 53.5 ms (4.15x); GPU 52.402 → 51.378 ms (-2.0 %), mostly duration: kv_cache (-0.871 ms)``.
+    """
+    words = ""
+    if before is not None and after is not None and (times := after.times_faster(before)) is not None:
+        recorded = "" if after.unprofiled else "recorded "
+        sizes = f"{before.step_ns / 1e6:,.1f} → {after.step_ns / 1e6:,.1f} ms"
+        words = f"{recorded}step {sizes} ({_factor(times, after, before)}); "
+    a, b = parts.base.per_step.own_ns, parts.other.per_step.own_ns
+    percent = f" ({100 * (b - a) / a:+.1f} %)" if a else ""
+    largest = sorted((f for f in falls(parts) if f.effect), key=lambda f: -abs(f.ns))[:2]
+    told = [f for f in largest if abs(f.ns) >= SECOND * abs(largest[0].ns)]
+    why = " and ".join(f"{f.label} ({f.ns / 1e6:+,.3f} ms)" for f in told)
+    return (
+        f"{parts.base.label} → {parts.other.label}: {words}GPU {a / 1e6:,.3f} → {b / 1e6:,.3f} ms{percent}"
+        + (f", mostly {why}" if why else "")
+    )

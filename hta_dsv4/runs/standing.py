@@ -1,0 +1,115 @@
+"""Where each variant stands for its user: GPU time, the step itself, tokens per second, and what bounds it.
+
+The step is that of the capture's manifest, timed before the profiler was started, where there is one: a profiler adds
+microseconds to every launch, so a step that waits for launches is recorded longer than it is. Else it is the recorded
+wall time, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hta_dsv4.analysis.counted import BUSY, OWN, WALL, step_times
+from hta_dsv4.analysis.idle import Idle, idle
+from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.runs.run import Run
+from hta_dsv4.trace import steps as steps_module
+
+GPU, HOST, OTHER = "GPU", "host", "other waits"
+BUSY_GPU = 0.9
+"""A step of which the GPU works this part is bound by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One variant's step.
+
+    Attributes:
+        label: the variant's name.
+        steps: counted steps of the trace.
+        own_ns, busy_ns: own time and busy time of the GPU per step.
+        step_ns: time of a step.
+        range_ns: the shortest and longest of the steps behind ``step_ns``.
+        unprofiled: whether ``step_ns`` is the manifest's, without the profiler; else the recorded wall time.
+        batch: requests decoded per step; ``None`` where neither manifest nor trace says it.
+        waiting: what the idle time of the recorded steps waited for.
+        note: a manifest that cannot be read, or ``""``.
+    """
+
+    label: str
+    steps: int
+    own_ns: float
+    busy_ns: float
+    step_ns: float
+    range_ns: tuple[float, float]
+    unprofiled: bool
+    batch: int | None
+    waiting: Idle
+    note: str = ""
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """A decode step gives one token to each request."""
+        return None if self.batch is None or not self.step_ns else self.batch * 1e9 / self.step_ns
+
+    @property
+    def busy_share(self) -> float:
+        """Part of the step in which the GPU works; at most 1, as kernels may take longer while recorded."""
+        return min(self.busy_ns / self.step_ns, 1.0) if self.step_ns else 0.0
+
+    @property
+    def bound_by(self) -> str:
+        """GPU, HOST (most idle time has an empty queue), OTHER, or ``""`` where the trace cannot tell."""
+        if self.busy_share >= BUSY_GPU:
+            return GPU
+        share = self.waiting.queue_empty_share
+        return "" if share is None else HOST if share > 0.5 else OTHER
+
+    def overlaps(self, other: Standing) -> bool:
+        """Whether some step of one is as long as one of the other, so that the two are not told apart."""
+        return self.range_ns[0] <= other.range_ns[1] and other.range_ns[0] <= self.range_ns[1]
+
+    def times_faster(self, before: Standing) -> float | None:
+        """Step of ``before`` over this step; ``None`` where one is recorded with the profiler and the other without."""
+        return (
+            before.step_ns / self.step_ns if self.unprofiled == before.unprofiled and self.step_ns else None
+        )
+
+
+def standings(runs: Sequence[Run]) -> list[Standing]:
+    """Where each variant stands.
+
+    Args:
+        runs: the variants.
+
+    Returns:
+        One entry per variant with steps, in their order.
+    """
+    return [_standing(run) for run in runs if run.counted.steps]
+
+
+def _standing(run: Run) -> Standing:
+    part = run.counted
+    times = step_times(part)
+    mean, walls = times[[OWN, BUSY, WALL]].mean(), times[WALL]
+    note, batch, plain = "", None, None
+    try:
+        batch = run.manifest.get("concurrency")
+        timing = run.manifest.get("timing", {})
+        plain = timing.get("unprofiled_step_ms")
+    except HtaDsv4Error as error:
+        note, timing = str(error), {}
+    if batch is None:
+        said = {int(b) for s in run.steps for b in s.counted[steps_module.BATCH].dropna()}
+        batch = said.pop() if len(said) == 1 else None
+    step, low, high = float(mean[WALL]), float(walls.min()), float(walls.max())
+    if plain is not None:
+        step, low, high = (
+            1e6 * float(timing.get(k, plain))
+            for k in ("unprofiled_step_ms", "unprofiled_min_ms", "unprofiled_max_ms")
+        )
+    return Standing(
+        run.label, part.steps, float(mean[OWN]), float(mean[BUSY]), step, (low, high), plain is not None,
+        None if batch is None else int(batch), idle(part), note,
+    )  # fmt: skip

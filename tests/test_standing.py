@@ -1,0 +1,90 @@
+"""Where variants stand: the step without the profiler where it is known, tokens per second, and what bounds it."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+import hta_dsv4
+from hta_dsv4.analysis.idle import Idle
+from hta_dsv4.present.standing_grid import change_in_words, standing_grid
+from hta_dsv4.runs.standing import GPU, HOST, OTHER, Standing, standings
+from tests.conftest import CASES
+
+
+def standing(label: str, step_ms: float, busy_ms: float = 50.0, **more: object) -> Standing:
+    waiting = Idle(100, 90, 1000, 900, 10, 1)
+    made = Standing(
+        label, 3, busy_ms * 1e6, busy_ms * 1e6, step_ms * 1e6, (step_ms * 0.99e6, step_ms * 1.01e6), True, 32, waiting
+    )  # fmt: skip
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def test_shipped_variants_stand_where_their_manifest_says():
+    """mhc_fused and cuda_graph -> the manifest's steps and C, the trace's GPU time; one host-bound, one GPU-bound."""
+    shipped = hta_dsv4.traces()
+    found = standings([hta_dsv4.load(shipped[n]) for n in ("mhc_fused", "cuda_graph")])
+    assert [round(s.step_ns / 1e6, 1) for s in found] == [221.7, 53.5]
+    assert [s.unprofiled for s in found] == [True, True]
+    assert [round(s.tokens_per_s or 0) for s in found] == [144, 598]
+    assert [s.bound_by for s in found] == [HOST, GPU]
+    assert found[1].own_ns == pytest.approx(51.378e6, abs=1e3)
+    assert found[1].times_faster(found[0]) == pytest.approx(4.14, abs=0.01)
+
+
+def test_without_a_manifest_the_step_is_the_recorded_one_and_says_so(tmp_path):
+    """The same trace away from its manifest -> the recorded wall, told as that, never set against another's."""
+    shipped = hta_dsv4.traces()["cuda_graph"]
+    copy = shutil.copy(shipped, tmp_path / "alone.trace.json.gz")
+    alone, known = standings([hta_dsv4.load(copy), hta_dsv4.load(shipped)])
+    assert not alone.unprofiled
+    assert alone.step_ns == pytest.approx(52.3e6, abs=0.5e6)
+    assert known.times_faster(alone) is None
+    made = standing_grid([alone, known])
+    assert [row[3] for row in made.rows] == ["recorded", "unprofiled"]
+    assert any("a profiler adds microseconds" in n for n in made.notes)
+
+
+def test_a_trace_without_steps_stands_nowhere():
+    """No decode step -> no entry, instead of a step of the whole trace."""
+    assert standings([hta_dsv4.load(CASES / "37-hostile-kernel-names.json")]) == []
+
+
+@pytest.mark.parametrize(
+    ("busy_ms", "waiting", "bound"),
+    [
+        (95.0, Idle(5, 5, 100, 95, 10, 1), GPU),
+        (40.0, Idle(60, 50, 100, 40, 10, 1), HOST),
+        (40.0, Idle(60, 10, 100, 40, 10, 1), OTHER),
+        (40.0, Idle(60, None, 100, 40, None, 1, "no launches"), ""),
+    ],
+)
+def test_what_bounds_a_step(busy_ms, waiting, bound):
+    """95 % busy; idle with an empty queue, with a full one, launches not recorded -> GPU, host, other, unknown."""
+    assert standing("a", 100.0, busy_ms, waiting=waiting).bound_by == bound
+
+
+def test_steps_that_overlap_are_not_called_faster_alone():
+    """Steps whose ranges overlap -> the factor says so; far apart -> the factor alone; another source -> none."""
+    a, b = standing("a", 100.0), standing("b", 101.0)
+    rows = standing_grid([a, b, standing("c", 50.0), standing("d", 40.0, unprofiled=False)]).rows
+    column = standing_grid([a, b]).headers.index("faster")
+    assert standing_grid([a, b]).rows[1][column] == "0.99x, ranges overlap"
+    faster = [row[column + 1] for row in rows]  # behind the column that says how each was measured
+    assert faster == ["-", "0.99x, ranges overlap", "2.02x", "-"]
+
+
+def test_a_change_leads_with_the_step_and_names_no_trifle():
+    """A change made by one effect -> the step first, then GPU time, and that effect alone."""
+    shipped = hta_dsv4.traces()
+    runs = [hta_dsv4.load(shipped[n]) for n in ("cuda_graph", "moe_tuned")]
+    parts = hta_dsv4.why(runs).pairs[0].decomposition
+    text = change_in_words(parts, *standings(runs))
+    assert text.startswith(
+        "cuda_graph → moe_tuned: step 53.5 → 31.6 ms (1.70x); GPU 51.378 → 30.967 ms (-39.7 %)"
+    )
+    assert text.count("(-20") == 1
+    assert " and " not in text.split("mostly")[1]
+    assert change_in_words(parts, None, None).startswith("cuda_graph → moe_tuned: GPU 51.378")
