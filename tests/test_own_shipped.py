@@ -1,0 +1,91 @@
+"""Own times and walls of shipped traces, against a few lines on the files' own JSON that use nothing of the package."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pytest
+
+from hta_dsv4 import load, shipped
+from hta_dsv4.analysis import shares as sh
+from hta_dsv4.runs import comparing
+from hta_dsv4.runs.run import Run
+
+LAYERS = 43
+
+
+@cache
+def activities(name: str) -> list[dict[str, Any]]:
+    """Kernels, copies and sets of a file by start, with integer ``start`` and ``end`` in ns."""
+    with gzip.open(shipped.traces()[name]) as file:
+        events = json.load(file)["traceEvents"]
+    found = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+    for e in found:
+        e["start"], e["end"] = round(e["ts"] * 1000), round(e["ts"] * 1000) + round(e["dur"] * 1000)
+    assert len({(e["args"]["device"], e["args"]["stream"]) for e in found}) == 1
+    return sorted(found, key=lambda e: e["start"])
+
+
+def own(name: str, kernel: str) -> tuple[int, int]:
+    """Launches of kernels whose names hold a word, and what they add to the time the one stream is busy, ns."""
+    rows = activities(name)
+    reach = [0, *accumulate((e["end"] for e in rows), max)]
+    mine = [
+        max(e["end"] - max(e["start"], r), 0)
+        for e, r in zip(rows, reach, strict=False)
+        if kernel in e["name"]
+    ]
+    return len(mine), sum(mine)
+
+
+@cache
+def run(name: str) -> Run:
+    return load(shipped.traces()[name], label=name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel", "us"),
+    [
+        ("mma", "_sparse_mla_mma_kernel", 1_705),
+        ("split_k", "_sparse_mla_split_k_kernel", 766),
+        ("split_k", "_sparse_mla_combine_kernel", 453),
+        ("cuda_graph", "_sparse_mla_combine_kernel", 437),
+        ("moe_tuned", "_moe_reduce_kernel", 90),
+    ],
+)
+def test_own_time_of_a_kernel_is_that_of_the_file(name, kernel, us):
+    """Attention and reduce kernels -> to the ns what the file's own intervals say; per step the documented figure."""
+    launches, ns = own(name, kernel)
+    row = run(name).shares("kernel").table.set_index("kernel").loc[kernel]
+    assert (launches % LAYERS, int(row[sh.LAUNCHES]), int(row[sh.OWN_NS])) == (0, launches, ns)
+    assert ns / (launches / LAYERS) / 1e3 == pytest.approx(us, abs=0.5)
+
+
+def test_attention_falls_from_mma_to_split_k():
+    """Mma -> split_k: by the files -29 % of the attention kernels' own time; diff says it to the ns, sums would not."""
+    before, after = own("mma", "_sparse_mla"), own("split_k", "_sparse_mla")
+    assert (before[0], after[0]) == (2 * LAYERS, 4 * LAYERS)
+    assert (after[1] - before[1]) / before[1] == pytest.approx(-0.285, abs=0.001)
+    why = comparing.why([run("mma"), run("split_k")], "kernel").pairs[0]
+    rows = why.kernels[why.kernels["kernel"].str.contains("_sparse_mla")]
+    assert (int(rows["base_time_ns"].sum()), int(rows["other_time_ns"].sum())) == (before[1], after[1])
+    summed = sum(e["end"] - e["start"] for e in activities("split_k") if "_sparse_mla" in e["name"])
+    assert summed > before[1]
+
+
+def test_a_steps_wall_ends_where_its_graph_does():
+    """Three replays -> each wall is first start to last end of one graph launch; what lies between is no step's."""
+    steps: dict[int, list[dict[str, Any]]] = {}
+    for e in activities("cuda_graph"):
+        steps.setdefault(e["args"]["correlation"], []).append(e)
+    spans = [(s[0]["start"], max(e["end"] for e in s)) for s in steps.values()]
+    part = run("cuda_graph").counted
+    extent = run("cuda_graph").shares().median_rank.extent
+    assert len(spans) == part.steps == 3
+    assert extent.wall_ns == sum(b - a for a, b in spans)
+    assert extent.between_ns == sum(b[0] - a[1] for a, b in pairwise(spans))
+    assert extent.span_ns == spans[-1][1] - spans[0][0]

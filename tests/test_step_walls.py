@@ -1,0 +1,70 @@
+"""Walls, idle time and what lies between steps: exact over a run, whatever overlaps."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hta_dsv4.analysis.counted import counted, counted_extent, step_times
+from hta_dsv4.analysis.intervals import union_ns
+from hta_dsv4.analysis.profile import StepTimes
+from hta_dsv4.trace import activities as col
+from tests.frames import activity_table, kernel
+from tests.variants import given as given_steps
+
+activities = st.lists(
+    st.tuples(st.integers(0, 200), st.integers(0, 60), st.integers(1, 2), st.integers(0, 3)),
+    min_size=1,
+    max_size=16,
+)
+
+
+def part_of(rows, steps=(0, 1, 2, 3)):
+    """Counted part of (start, duration, stream, step)."""
+    rows = sorted(rows)
+    table = activity_table([kernel("k", s, d, **{col.STREAM: q}) for s, d, q, _ in rows])
+    return counted(table, given_steps(steps, [step for *_, step in rows]), 0)
+
+
+def test_a_gap_between_steps_is_no_steps_time():
+    """Two steps of 30 and 40 ns, 1,000 apart -> walls 30 and 40, between 970, idle only inside."""
+    times = step_times(part_of([(0, 10, 7, 0), (20, 10, 7, 0), (1000, 40, 7, 1)], (0, 1)))
+    assert times["wall"].tolist() == [30, 40]
+    assert times["idle"].tolist() == [10, 0]
+    assert times["between"].tolist() == [970, 0]
+
+
+def test_steps_that_overlap_have_nothing_between():
+    """The second step begins 5 ns before the first ends -> the first has the 5 ns, between is 0."""
+    times = step_times(part_of([(0, 30, 7, 0), (25, 15, 8, 1)], (0, 1)))
+    assert (times["wall"].tolist(), times["between"].tolist()) == ([30, 10], [0, 0])
+
+
+def test_an_early_first_kernel_waits_in_the_step_before():
+    """A step's first kernel starts 8 ns before the last of the step before ends -> 8 early, 0 between."""
+    times = step_times(part_of([(0, 30, 7, 0), (22, 18, 7, 1)], (0, 1)))
+    assert (times["own"].tolist(), times["early"].tolist()) == ([30, 10], [0, 8])
+    assert (times["wall"].tolist(), times["between"].tolist()) == ([30, 10], [0, 0])
+
+
+def test_a_step_left_out_parts_two_runs():
+    """Step 1 of three is not counted -> what lies between 0 and 2 is in no time."""
+    times = step_times(part_of([(0, 10, 7, 0), (50, 10, 7, 1), (90, 10, 7, 2)], (0, 2)))
+    assert (times["wall"].tolist(), times["between"].tolist()) == ([10, 10], [0, 0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(activities)
+def test_walls_and_betweens_add_up_to_the_run(rows):
+    """Any overlaps of any steps -> walls + betweens = first start to last end, own >= busy, busy = the union."""
+    part = part_of(rows)
+    times, extent = step_times(part), counted_extent(part)
+    starts, ends = [s for s, *_ in rows], [s + d for s, d, *_ in rows]
+    assert times["wall"].sum() + times["between"].sum() == max(ends) - min(starts) == extent.span_ns
+    assert (times[["wall", "between", "own", "early", "busy"]] >= 0).all(axis=None)
+    acts = part.activities
+    union = union_ns(acts[col.START_NS].to_numpy(), acts[col.DUR_NS].to_numpy())
+    assert times["busy"].sum() == union <= times["own"].sum() == extent.own_ns
+    assert (times["own"] + times["early"] == times["sum"]).all()
+    mean = StepTimes.mean(times)
+    assert mean.wall_ns == mean.sum_ns - mean.early_ns - mean.streams_ns + mean.idle_ns
