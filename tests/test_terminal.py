@@ -93,12 +93,22 @@ def test_one_column_wider_than_the_terminal_is_whole():
     assert "2" * 50 in text
 
 
-def test_in_a_file_and_with_full_a_row_is_one_line():
-    """The same table elsewhere, or with --full -> one block."""
+def test_with_full_a_row_is_one_line():
+    """The same table with --full, at a terminal or in a file -> one block."""
     out = io.StringIO()
-    print_grid(WIDE, Console(file=out, width=100))
+    print_grid(WIDE, Console(file=out, width=100), full=True)
     for lines in (out.getvalue().splitlines(), at_a_terminal(WIDE, 100, full=True)):
         assert any(all(n in line for n in NUMBERS[7:]) for line in lines)
+
+
+def test_in_a_file_every_block_has_the_names():
+    """The same table in a file of 100 columns -> no line is longer, and the row's name finds all its numbers."""
+    out = io.StringIO()
+    print_grid(WIDE, Console(file=out, width=100))
+    lines = out.getvalue().splitlines()
+    assert max(map(cell_len, lines)) <= 100
+    mine = " ".join(line for line in lines if line.startswith("short"))
+    assert all(mine.count(n) == 1 for n in NUMBERS[7:])
 
 
 def test_sentences_go_on_in_the_next_line():

@@ -34,12 +34,13 @@ def printed(grid: Grid, width: int, full: bool = False) -> list[str]:
 
 @pytest.mark.parametrize("width", [20, 60, 120, 400])
 def test_numbers_are_whole_at_any_width(width):
-    """A long name and six number columns at 20 to 400 columns -> every number on the row's one line."""
+    """A long name, six numbers, 20 to 400 columns -> each whole, behind its row's name; with full all on one line."""
     numbers = tuple(f"{10**i * 1.001:,.3f}" for i in range(3, 9))
     grid = Grid("t", ("kernel", *"abcdef"), ((FILL, *numbers), ("short", *numbers)), (("sum", *numbers),))
-    lines = [line for line in printed(grid, width) if numbers[0] in line]
-    assert len(lines) == 3
-    assert all(n in line for line in lines for n in numbers)
+    lines = printed(grid, width)
+    for name in ("short", "sum"):
+        assert all(any(line.startswith(name) and line.split().count(n) for line in lines) for n in numbers)
+    assert sum(all(n in line for n in numbers) for line in printed(grid, width, full=True)) == 3
 
 
 def test_names_fit_the_width_and_full_leaves_them_whole():
@@ -58,6 +59,12 @@ def test_sentences_are_never_cut():
     )
     assert any(
         said in line for line in printed(Grid("t", ("", ""), (("steps", said),), left=2, prose=True), 40)
+    )
+    found = Grid("t", ("", "finding", "saves"), (("1", said, "12.5"),), left=2, prose=True)
+    assert max(map(len, lines := printed(found, 60))) <= 60  # numbers behind it would be far off
+    assert (
+        " ".join(w for line in lines for w in line.split() if w != "12.5").count(said.split(" (")[1][:-1])
+        == 1
     )
 
 
