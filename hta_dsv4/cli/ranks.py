@@ -24,7 +24,9 @@ from hta_dsv4.cli.options import (
 )
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import machine, ranks_data
+from hta_dsv4.present.parallel_grid import parallel_grid
 from hta_dsv4.present.ranks_grid import ranks_grids
+from hta_dsv4.runs.parallel import parallel_gain
 
 
 def ranks(
@@ -42,6 +44,14 @@ def ranks(
             "--rows", help=f"The table that --csv and --parquet write: {', '.join(ranks_data.ROWS)}."
         ),
     ] = ranks_data.RANKS,
+    single: Annotated[
+        str | None,
+        typer.Option(
+            "--single",
+            metavar="TRACE",
+            help="The same step on one GPU: speed-up, efficiency, tok/s per GPU, and what is not divided.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     as_md: AsMd = False,
@@ -57,18 +67,29 @@ def ranks(
     Collectives are aligned across ranks and the ranks' clocks fitted to them. A late rank is blamed only where it is
     late again and again at one place for a reason of its own; docs/ranks.md states the rule.
 
-    Example: hta-dsv4 ranks cuda_graph_c32_tp2_straggler
+    Example: hta-dsv4 ranks cuda_graph_c32_tp2 --single cuda_graph
     """
     chosen = form(as_json, as_csv, as_md, parquet)
     if rows not in ranks_data.ROWS:
         raise HtaDsv4Error(f"--rows {rows}: no such table; choose from {', '.join(ranks_data.ROWS)}")
-    found = [
-        (r.ranks_table(by), r.collectives()) for r in load_runs(traces, rules, salvage, companion, frames)
-    ]
+    if rows == ranks_data.SINGLE and single is None:
+        raise HtaDsv4Error(f"--rows {rows}: name the trace of one GPU with --single TRACE")
+    runs = load_runs(traces, rules, salvage, companion, frames)
+    found = [(r.ranks_table(by), r.collectives()) for r in runs]
+    gains = []
+    if single is not None:
+        (alone,) = load_runs([single], rules, salvage, frames=frames)
+        gains = [
+            parallel_gain(alone, run, by, communication=said)
+            for run, (_, said) in zip(runs, found, strict=True)
+        ]
     write(
         chosen,
-        lambda: machine.dumps("ranks", ranks_data.ranks_body(found)),
-        lambda: ranks_data.ranks_rows(found, rows),
-        lambda: [g for one in found for g in ranks_grids(one, top)],
+        lambda: machine.dumps("ranks", ranks_data.ranks_body(found, gains)),
+        lambda: ranks_data.ranks_rows(found, rows, gains),
+        lambda: [
+            *(parallel_grid(g, top) for g in gains),
+            *(g for one in found for g in ranks_grids(one, top)),
+        ],
         full,
     )

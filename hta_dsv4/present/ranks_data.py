@@ -10,11 +10,13 @@ import pandas as pd
 
 from hta_dsv4.analysis.clocks import ClockFit
 from hta_dsv4.analysis.communication import Communication, causes_table, layer_table, place_name, rank_table
+from hta_dsv4.analysis.parallel_gain import ParallelGain
 from hta_dsv4.analysis.ranks import RankTable
 from hta_dsv4.analysis.stragglers import Straggler
 from hta_dsv4.analysis.waits import GroupWaits
 from hta_dsv4.present.cells import plain
 from hta_dsv4.present.machine import Table
+from hta_dsv4.present.parallel_grid import parallel_body, parallel_table
 from hta_dsv4.present.ranks_grid import Found
 
 _COLUMNS = {
@@ -35,22 +37,32 @@ _COLUMNS = {
         "group", "rank", "where", "layer", "half", "place", "steps", "of_steps", "late_ns", "waited_ns", "cause",
         "extra_ns", "threshold_ns", "bucket", "origin", "kernel", "hidden",
     ),
+    "single": ("single", "ranks", "key", "single_ns", "rank_ns", "above_ns", "how"),
 }  # fmt: skip
-RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE = (
+RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE, SINGLE = (
     "ranks",
     "collectives",
     "layers",
     "causes",
     "clocks",
     "late",
+    "single",
 )
-ROWS = (RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE)
+ROWS = (RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE, SINGLE)
 """Tables that ``--csv`` and ``--parquet`` can write."""
 
 
-def ranks_body(found: Sequence[Found]) -> dict[str, Any]:
-    """``ranks --json``: one entry a variant."""
-    return {"variants": [_variant(one) for one in found]}
+def ranks_body(found: Sequence[Found], gains: Sequence[ParallelGain] = ()) -> dict[str, Any]:
+    """``ranks --json``: one entry a variant.
+
+    Args:
+        found: one per variant.
+        gains: of each variant over one GPU, in their order; none where no single GPU is named.
+    """
+    bodies = [_variant(one) for one in found]
+    for body, gain in zip(bodies, gains, strict=False):
+        body["single"] = parallel_body(gain)
+    return {"variants": bodies}
 
 
 def _variant(one: Found) -> dict[str, Any]:
@@ -96,16 +108,19 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(c): plain(row[c]) for c in table.columns} for row in table.to_dict("records")]
 
 
-def ranks_rows(found: Sequence[Found], of: str = RANKS) -> Table:
+def ranks_rows(found: Sequence[Found], of: str = RANKS, gains: Sequence[ParallelGain] = ()) -> Table:
     """Columns and rows of ``ranks --csv``; the columns are the same whether or not there is a row.
 
     Args:
         found: one per variant.
         of: which table: one of :data:`ROWS`.
+        gains: as for :func:`ranks_body`.
     """
-    rows = [
-        {"variant": table.label, **row} for table, said in found for row in _records(_table(table, said, of))
-    ]
+    if of == SINGLE:
+        rows = [{"variant": g.many, **row} for g in gains for row in _records(parallel_table(g))]
+    else:
+        tables = [(table.label, _table(table, said, of)) for table, said in found]
+        rows = [{"variant": label, **row} for label, table in tables for row in _records(table)]
     columns = ["variant", *_COLUMNS[of]]
     return columns, [{c: r.get(c) for c in columns} for r in rows]
 

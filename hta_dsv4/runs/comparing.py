@@ -73,7 +73,7 @@ def why(
         repeats = tuple(r.counted for r in again.get(run.label, ()) if r.counted.steps)
         ranks = (
             f"{run.label}: rank {run.counted.rank}, the median of {len(run.ranks)}, stands for the variant; what the "
-            "others do, and who waits for whom: hta-dsv4 ranks"
+            "others do, and who waits for whom: hta-dsv4 ranks; what they win over one GPU: its --single TRACE"
         )
         variants.append(Captured(first, repeats, (ranks,) if len(run.ranks) > 1 else ()))
     return explain(variants, keys)
