@@ -15,7 +15,7 @@ def main(before: str, after: str) -> None:
     assert why is not None
     parts = why.decomposition
     print(
-        f"{parts.base.per_step.sum_ns / 1e6:.3f} -> {parts.other.per_step.sum_ns / 1e6:.3f} ms of GPU time per step"
+        f"{parts.base.per_step.own_ns / 1e6:.3f} -> {parts.other.per_step.own_ns / 1e6:.3f} ms of GPU time per step"
     )
     for effect, ns in parts.effects.items():
         print(f"  {effect.removesuffix('_ns'):12} {ns / 1e6:+10.3f} ms")

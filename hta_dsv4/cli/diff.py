@@ -57,8 +57,9 @@ def diff(
     """Variants side by side, per step, the first as base; and why each differs from the one before it.
 
     The change is divided, exactly, into more or fewer launches (count), slower or faster ones (duration), kernels
-    that appeared and kernels that are gone; wall time into sum, overlap and idle. Then which launch configurations
-    changed: grid, block, registers, shared memory, bytes of copies; and what runs alike at another speed.
+    that appeared and kernels that are gone; a step's wall time into own time, overlap and idle. Then which launch
+    configurations changed: grid, block, registers, shared memory, bytes of copies; and what runs alike at another
+    speed.
 
     Example: hta-dsv4 diff original=a.json.gz mma=b.json.gz split_k=c.json.gz --by role
     """

@@ -11,7 +11,7 @@ from hta_dsv4.present.figures import theme as th
 from hta_dsv4.present.grid import us
 
 _CUT = 0.2
-"""A change that stays within this part of the sums would be invisible on an axis from 0."""
+"""A change that stays within this part of the totals would be invisible on an axis from 0."""
 
 
 def waterfall(why: Why, theme: str = "light") -> go.Figure:
