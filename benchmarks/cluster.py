@@ -41,7 +41,7 @@ HEADERS = (
 def measure(folder: str, where: str) -> dict[str, Any]:
     """Load a folder of ranks in this process or with workers; times, peak MB, and a digest of the tables."""
     from hta_dsv4.cluster.client import Cluster
-    from hta_dsv4.runs.run import load
+    from hta_dsv4.runs.loading import load
 
     started, workers = time.perf_counter(), 0.0
     if where == ONE:

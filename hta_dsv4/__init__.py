@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hta_dsv4.errors import HtaDsv4Error
     from hta_dsv4.runs.comparing import compare, scaling, why
-    from hta_dsv4.runs.run import Run, load
+    from hta_dsv4.runs.loading import load
+    from hta_dsv4.runs.run import Run
     from hta_dsv4.shipped import traces
 
 __all__ = ["HtaDsv4Error", "Run", "compare", "load", "scaling", "traces", "why"]
@@ -26,7 +27,7 @@ _HOME = {
     "HtaDsv4Error": "hta_dsv4.errors",
     "Run": "hta_dsv4.runs.run",
     "compare": "hta_dsv4.runs.comparing",
-    "load": "hta_dsv4.runs.run",
+    "load": "hta_dsv4.runs.loading",
     "scaling": "hta_dsv4.runs.comparing",
     "traces": "hta_dsv4.shipped",
     "why": "hta_dsv4.runs.comparing",

@@ -19,7 +19,7 @@ import pytest
 from hta_dsv4.classify.regex_cost import explosive
 from hta_dsv4.classify.rules_file import load_rules
 from hta_dsv4.errors import HtaDsv4Error, RulesError, TraceError
-from hta_dsv4.runs.run import load
+from hta_dsv4.runs.loading import load
 from hta_dsv4.trace.columns import whole_numbers
 from hta_dsv4.trace.container import open_trace
 from hta_dsv4.trace.reader import read_trace

@@ -16,8 +16,9 @@ from hta_dsv4.analysis.stats import BEYOND_SPREAD, STRUCTURAL, WITHIN_SPREAD
 from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.runs import comparing
+from hta_dsv4.runs.loading import load
 from hta_dsv4.runs.profiler_cost import Recorded, profiler_notes, recorded, reversals
-from hta_dsv4.runs.run import Run, load
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from tests.conftest import cli
 

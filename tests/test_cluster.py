@@ -23,7 +23,8 @@ from hta_dsv4.cluster.work import source_digest
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.comparing import compare, why
 from hta_dsv4.runs.gating import conditions_of
-from hta_dsv4.runs.run import Run, load
+from hta_dsv4.runs.loading import load
+from hta_dsv4.runs.run import Run
 from tests.conftest import CASES, cli
 from tests.gate_traces import made
 

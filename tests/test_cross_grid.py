@@ -7,7 +7,8 @@ import pytest
 from hta_dsv4 import shipped
 from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.present.cross_grid import can_cross, cross_grid
-from hta_dsv4.runs.run import Run, load
+from hta_dsv4.runs.loading import load
+from hta_dsv4.runs.run import Run
 from tests.campaign import campaign
 
 

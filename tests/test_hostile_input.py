@@ -14,7 +14,7 @@ import pytest
 
 from hta_dsv4.errors import HtaDsv4Error, TraceError
 from hta_dsv4.present.machine import dumps
-from hta_dsv4.runs.run import load
+from hta_dsv4.runs.loading import load
 from hta_dsv4.shipped import label_of, resolve
 from hta_dsv4.trace.reader import read_trace, read_traces
 from tests.builders import KinetoTrace

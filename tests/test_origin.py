@@ -19,7 +19,7 @@ from hta_dsv4.classify.origin_columns import (
 from hta_dsv4.classify.origins_file import default_origins, load_origins
 from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.errors import RulesError
-from hta_dsv4.runs.run import load
+from hta_dsv4.runs.loading import load
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.reader import read_trace
 from tests.builders import CPU_PID, KinetoTrace

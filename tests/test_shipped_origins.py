@@ -10,7 +10,8 @@ import pytest
 from hta_dsv4 import shipped
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.classify.origin_columns import COMPANION, INFERRED, UNKNOWN
-from hta_dsv4.runs.run import Run, load
+from hta_dsv4.runs.loading import load
+from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.steps import PERIOD
 

@@ -26,7 +26,7 @@ from hta_dsv4.cli.serving import (
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import machine
 from hta_dsv4.present.shares_grid import shares_grid
-from hta_dsv4.runs import run as run_module
+from hta_dsv4.runs.loading import load
 from hta_dsv4.shipped import traces
 
 
@@ -158,7 +158,7 @@ def _print_shares(path: Path, variant: str, device: str, chosen: Output) -> None
     if device != "cuda":
         print("a CPU capture has no GPU activity: nothing to share out; try hta-dsv4 info", file=sys.stderr)
         return
-    shares = [run_module.load(path, label=variant).shares("bucket")]
+    shares = [load(path, label=variant).shares("bucket")]
     write(
         chosen,
         lambda: machine.dumps("shares", machine.shares_body(shares)),

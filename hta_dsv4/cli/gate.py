@@ -30,8 +30,8 @@ from hta_dsv4.present import machine
 from hta_dsv4.present.gate_grid import EXIT_CODES, gate_body, gate_grid, gate_rows
 from hta_dsv4.present.progress import reading
 from hta_dsv4.present.text import markdown
-from hta_dsv4.runs import run as run_module
 from hta_dsv4.runs.gating import gate as judge
+from hta_dsv4.runs.loading import load
 from hta_dsv4.runs.run import Run
 from hta_dsv4.shipped import label_of, resolve
 
@@ -175,7 +175,7 @@ def _load(
     """One capture at a time, so that repeats need the memory of one."""
     for label, path in captures:
         with reading(path.name) as progress:
-            run = run_module.load(
+            run = load(
                 path,
                 label=label,
                 rules=rules,

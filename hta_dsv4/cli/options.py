@@ -20,7 +20,7 @@ from hta_dsv4.present.machine import Table, table_csv
 from hta_dsv4.present.parquet import parquet_bytes
 from hta_dsv4.present.progress import reading
 from hta_dsv4.present.text import console, markdown, print_grid
-from hta_dsv4.runs import run as run_module
+from hta_dsv4.runs.loading import load
 from hta_dsv4.runs.run import Run
 from hta_dsv4.shipped import label_of, presentable, resolve
 
@@ -163,7 +163,7 @@ def load_runs(
     for (label, path), name in zip(named, labels, strict=True):
         with reading(path.name) as progress:
             runs.append(
-                run_module.load(
+                load(
                     path, label=label, rules=chosen, salvage=salvage, frames=frames, progress=progress,
                     companion=companion_of.get(name),
                 )

@@ -16,7 +16,7 @@ from hta_dsv4.cli.sweep_points import sweep_point
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.captures import Capture, capture_files
 from hta_dsv4.runs import comparing
-from hta_dsv4.runs import run as run_module
+from hta_dsv4.runs.loading import load
 from hta_dsv4.runs.profiler_cost import profiler_notes
 from hta_dsv4.runs.run import Run
 from hta_dsv4.runs.sweep_record import sweeps_beside
@@ -83,7 +83,7 @@ def report(
     found = None
     if sweep:
         points = [sweep_point(text, param) for text in sweep]
-        loaded = [(p.x, run_module.load(p.path, label=p.label, rules=rule_set(rules))) for p in points]
+        loaded = [(p.x, load(p.path, label=p.label, rules=rule_set(rules))) for p in points]
         found = comparing.scaling(loaded, param or "x")
     files = [c for r in runs for c in _files(r)]
     notes = profiler_notes(runs, [r.shares("bucket") for r in runs])

@@ -25,7 +25,7 @@ from hta_dsv4.present import machine
 from hta_dsv4.present.progress import reading
 from hta_dsv4.present.scaling_grid import scaling_body, scaling_grid, scaling_rows
 from hta_dsv4.runs import comparing
-from hta_dsv4.runs import run as run_module
+from hta_dsv4.runs.loading import load
 
 
 def scaling(
@@ -57,9 +57,7 @@ def scaling(
     runs = []
     for point in points:
         with reading(point.path.name) as progress:
-            run = run_module.load(
-                point.path, label=point.label, rules=loaded, salvage=salvage, progress=progress
-            )
+            run = load(point.path, label=point.label, rules=loaded, salvage=salvage, progress=progress)
         runs.append((point.x, run))
     found = comparing.scaling(runs, param or "x", by)
     write(

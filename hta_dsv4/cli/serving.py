@@ -15,7 +15,7 @@ from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import machine
 from hta_dsv4.present.shares_grid import shares_grid
 from hta_dsv4.present.text import printable
-from hta_dsv4.runs import run as run_module
+from hta_dsv4.runs.loading import load
 
 if TYPE_CHECKING:
     from hta_dsv4.serving.session import ServerCaptured
@@ -194,7 +194,7 @@ def _report(done: ServerCaptured, as_json: bool) -> None:
 
 
 def _print_shares(path: Path, label: str, as_json: bool) -> None:
-    shares = [run_module.load(path, label=label).shares("bucket")]
+    shares = [load(path, label=label).shares("bucket")]
     document: Callable[[], str] = lambda: machine.dumps("shares", machine.shares_body(shares))  # noqa: E731
     write(
         form(as_json),

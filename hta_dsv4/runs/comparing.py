@@ -20,7 +20,8 @@ from hta_dsv4.analysis.scaling import scaling as fit_scaling
 from hta_dsv4.analysis.shares import parse_by
 from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.runs.run import Run, load
+from hta_dsv4.runs.loading import load
+from hta_dsv4.runs.run import Run
 
 
 def compare(

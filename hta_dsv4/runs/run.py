@@ -1,4 +1,4 @@
-"""What can be asked of one variant, and how it is loaded. What a notebook and the command line stand on.
+"""What can be asked of one variant. What a notebook and the command line stand on.
 
 >>> import hta_dsv4
 >>> run = hta_dsv4.load("traces/h200_probe.trace.json.gz")  # doctest: +SKIP
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from hta_dsv4.analysis.change import Change
@@ -34,16 +33,11 @@ from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.shares import SHARE, SHARE_KEYS, Shares, parse_by, rank_shares
 from hta_dsv4.analysis.whatif import WhatIf, what_if
 from hta_dsv4.analysis.window import Window, window
-from hta_dsv4.classify.rules import RuleSet
-from hta_dsv4.classify.rules_file import default_rules
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.classified import Classified
 from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
-from hta_dsv4.shipped import label_of
 from hta_dsv4.trace import activities as col
-from hta_dsv4.trace.container import Progress
 from hta_dsv4.trace.manifest import manifest_entry
-from hta_dsv4.trace.reader import read_traces
 
 
 class Run(Classified):
@@ -312,40 +306,3 @@ class Run(Classified):
     @property
     def _origin_notes(self) -> tuple[str, ...]:
         return origin_notes(self.traces, self.activities, self.fits)
-
-
-def load(
-    path: str | Path,
-    *,
-    label: str | None = None,
-    rules: RuleSet | None = None,
-    salvage: bool = False,
-    companion: str | Path | None = None,
-    frames: bool = False,
-    progress: Progress | None = None,
-) -> Run:
-    """Load one variant: a trace file, or a folder of ranks.
-
-    Args:
-        path: a Kineto JSON trace (plain, gzip, zstd, zip: told by content) or a folder with one per rank.
-        label: the variant's name; by default the file's name without its suffixes.
-        rules: classification rules; by default the bundled ones.
-        salvage: read what is whole of a cut file; the result is labelled partial.
-        companion: an eager or capture trace of the same program (a folder for several ranks), from which kernels in
-            graph replays take their op, scope and origin.
-        frames: read modules and Python functions of traces recorded with stacks, for the origin; takes longer.
-        progress: called with the number of bytes read and the total, on long reads.
-
-    Returns:
-        The run.
-
-    Raises:
-        TraceError: a file that cannot be read, with place and remedy.
-    """
-    if path == "":
-        raise HtaDsv4Error("an empty path where a trace belongs; give a file or a folder")  # not this folder
-    path = Path(path)
-    rules = rules or default_rules()
-    traces = tuple(read_traces(path, python_frames=frames, salvage=salvage, progress=progress))
-    beside = None if companion is None else load(companion, rules=rules, frames=frames, progress=progress)
-    return Run(label or label_of(path), traces, rules, companion=beside)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hta_dsv4.runs.run import load
+from hta_dsv4.runs.loading import load
 from hta_dsv4.trace.manifest import manifest_for
 from tests.conftest import Done, cli
 from tests.live.engine import PYTHON, Server, vllm_server

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hta_dsv4.runs.run import load
+from hta_dsv4.runs.loading import load
 from tests.conftest import cli
 from tests.live.engine import PYTHON, vllm_server
 from tests.live.test_vllm import LONG, capture

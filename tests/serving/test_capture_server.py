@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.runs.run import load
+from hta_dsv4.runs.loading import load
 from hta_dsv4.serving.client import ServerUrl
 from hta_dsv4.serving.session import ServerCapture, capture_server
 from hta_dsv4.trace.manifest import manifest_for
