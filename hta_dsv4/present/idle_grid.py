@@ -11,6 +11,7 @@ from hta_dsv4.analysis.gaps import CAUSES
 from hta_dsv4.analysis.launch_bound import IdleTime
 from hta_dsv4.present.cells import plain
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, us
+from hta_dsv4.present.modelled import about
 
 _Pair = tuple[str, str]
 
@@ -126,7 +127,7 @@ def _graph_said(v: IdleTime) -> list[str]:
     helps = v.graph.helped and v.graph.graph_step_ns < (1 - lb.HELPED) * beat
     return [
         f"a CUDA graph of the whole step{has} would {'help' if helps else 'save little'}: about "
-        f"{v.graph.graph_step_ns / 1e6:,.3f} ms (now {now}); modelled: durations and overlaps stay, gaps inside a step "
+        f"{about(v.graph.graph_step_ns / 1e6)} ms (now {now}); modelled: durations and overlaps stay, gaps inside a step "
         f"become {v.graph.node_gap_ns:,.0f} ns ({v.graph.node_gap_from})"
     ]
 
