@@ -127,8 +127,8 @@ def _graph_said(v: IdleTime) -> list[str]:
     helps = v.graph.helped and v.graph.graph_step_ns < (1 - lb.HELPED) * beat
     return [
         f"a CUDA graph of the whole step{has} would {'help' if helps else 'save little'}: about "
-        f"{about(v.graph.graph_step_ns / 1e6)} ms (now {now}); modelled: durations and overlaps stay, gaps inside a step "
-        f"become {v.graph.node_gap_ns:,.0f} ns ({v.graph.node_gap_from})"
+        f"{about(v.graph.graph_step_ns / 1e6)} ms (now {now}); modelled: durations and overlaps stay, gaps inside a "
+        f"step become {v.graph.node_gap_ns:,.0f} ns ({v.graph.node_gap_from})"
     ]
 
 
