@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from hta_dsv4.classify.regex_cost import explosive
+from hta_dsv4.classify import regex_cost
+from hta_dsv4.classify.regex_cost import degree, explosive
 from hta_dsv4.classify.rules_file import load_rules
 from hta_dsv4.errors import HtaDsv4Error, RulesError, TraceError
 from hta_dsv4.runs.loading import load
@@ -432,6 +433,47 @@ def test_a_rule_whose_regex_can_explode_is_refused(tmp_path, regex):
 def test_a_regex_that_cannot_explode_is_taken(regex):
     """Repeats of plain text, and of choices that begin apart -> taken."""
     assert explosive(regex) is None
+
+
+@pytest.mark.parametrize(
+    ("regex", "power"),
+    [
+        ("abc", 1), ("^abc", 0), ("a.*x", 2), ("^a.*x", 1), ("a.*b.*c", 3), (".*a.*b.*c", 4), ("a.*b.*", 2), ("a.*", 1),
+        (r"^void \w+<\w+>::\w+\(", 0), (r"^\w+<[^>]*>\d+x", 0), (r"\w+\w+x", 3), ("(?:.*a){2}x", 3), ("(?:.*a){4}x", 5),
+        ("a.{0,5}b.{0,2000}c", 2), ("(?:a.*b|c.*d.*e)f", 3), ("(?=.*a)(?=.*b)c", 3), ("x(.*)a(.*)b(.*)c", 4),
+        (r"[\W\d]*a", 1), (r"[a-c_]+_", 2),
+    ],
+)  # fmt: skip
+def test_power_of_a_search(regex, power):
+    """Parts of any length in a row -> one power each, none where the next character ends them, one for the start."""
+    assert explosive(regex) is None
+    assert degree(regex) == power
+
+
+def regex_rule(regex: str) -> str:
+    return (
+        f"[[rule]]\nname = 'r'\nbucket = 'glue'\nrole = 'x'\nregex = '{regex}'\ncomment = 'c'\n"
+        "examples = ['abcdef']\ncounter_examples = ['z']\n"
+    )
+
+
+def test_a_rule_whose_regex_takes_hours_is_refused(tmp_path):
+    """Four parts of any length in a row -> an error that names the rule and what to write."""
+    with pytest.raises(
+        RulesError, match=r"rule 'r': regex 'a\.\*b\.\*c\.\*f' has too many parts .* power 4; leave"
+    ):
+        load_rules(put(tmp_path / "r.toml", regex_rule("a.*b.*c.*f")))
+
+
+def test_a_rule_whose_regex_takes_too_long_in_all_is_told(tmp_path, monkeypatch):
+    """A slow regex on names made to slow it -> one line naming the rule as soon as its time is over."""
+    rules = load_rules(put(tmp_path / "r.toml", regex_rule("a.*b.*f")))
+    assert rules.classify("a_b_f_kernel").rule == "r"
+    monkeypatch.setattr(regex_cost, "MOST_S", 0.2)
+    began = time.process_time()
+    with pytest.raises(RulesError, match=r"r.toml: rule 'r': its regex took .* begin it with \^"):
+        [rules.classify("ab" * 200 + f"_{i}") for i in range(1000)]
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize("odd", ["1", "null", '"x, y"', "[]"])

@@ -1,16 +1,25 @@
-"""Can this regular expression take exponential time? A trace may hold any name, and Python's ``re`` cannot be stopped.
+"""How long can this regular expression take? A trace may hold any name, and Python's ``re`` cannot be stopped.
 
-Read from the parsed pattern: what is repeated without a bound must not hold another repeat, nor a choice whose
-alternatives may begin alike; either lets one text be split in exponentially many ways. Some harmless patterns are
-refused with them. What is left takes at most polynomial time in the 2,048 characters of a name that are looked at.
+Read from the parsed pattern. **Exponential** (:func:`explosive`): what is repeated without a bound must not hold
+another repeat, nor a choice whose alternatives may begin alike; either lets one text be split in exponentially many
+ways.
+**Polynomial** (:func:`degree`): each part of any length that could end at many places multiplies the work by the length
+of the text, up to 2,048 characters of a name. Some harmless patterns are refused with them.
+
+Measured on 2,048 letters that fit all but the end: ``a.*x`` 0.01 s, ``a.*a.*x`` 5 s, one more part hours. So
+:data:`MOST_DEGREE` is 3, and what rules of users take in all is limited besides (:class:`Watched`).
 """
 
 from __future__ import annotations
 
+import re
 import sys
+import time
 import warnings
 from collections.abc import Iterable
 from typing import Any
+
+from hta_dsv4.errors import RulesError
 
 if sys.version_info >= (3, 11):
     from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
@@ -19,6 +28,111 @@ else:
 
 MANY = 8
 """A repeat of at most this many times is no repeat here: 2^8 ways are few."""
+MOST_DEGREE = 3
+"""A search may take time that grows with the third power of the text, and not more."""
+MOST_S = 10.0
+"""What the regex of one rule may take in all."""
+_REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
+
+
+class Watched:
+    """A compiled pattern whose searches may take :data:`MOST_S` in all.
+
+    Args:
+        pattern: compiled.
+        where: file and rule, for the message.
+    """
+
+    def __init__(self, pattern: re.Pattern[str], where: str) -> None:
+        self._pattern, self._where, self._took = pattern, where, 0.0
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """As of the pattern.
+
+        Raises:
+            RulesError: time is over; it can only be told behind a search that ended.
+        """
+        began = time.perf_counter()
+        found = self._pattern.search(text)
+        self._took += time.perf_counter() - began
+        if self._took > MOST_S:
+            raise RulesError(
+                f"{self._where}: its regex took {self._took:.0f} s on the names of this trace, the last of them "
+                f"{text[:40]!r}...; begin it with ^ or ask for words = [...]"
+            )
+        return found
+
+
+def degree(regex: str) -> int:
+    """The power of a text's length that bounds the time of a search for a pattern that is not :func:`explosive`.
+
+    Parts of any length count one each where the character behind them could be one of theirs, and so does the search
+    for a beginning; not the last part of all, which takes what it gets.
+
+    Args:
+        regex: a pattern that compiles.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        items = list(parser.parse(regex))
+    while items and str(items[-1][0]) in _REPEATS and items[-1][1][0] == 0:
+        items.pop()  # a search ends at the first fit
+    anchored = bool(items) and str(items[0][0]) == "AT" and "BEGINNING" in str(items[0][1])
+    return _degree(items) + (not anchored)
+
+
+def _degree(items: Iterable[tuple[Any, Any]]) -> int:
+    items, total = list(items), 0
+    for at, (op, value) in enumerate(items):
+        kind = str(op)
+        if kind in _REPEATS:
+            low, high, body = value
+            if int(high) > MANY and low != high:
+                total += not _stops(body, items[at + 1 :])
+            else:
+                total += min(int(high), MANY) * _degree(body)
+        elif kind == "BRANCH":
+            total += max(map(_degree, value[1]), default=0)
+        elif kind == "SUBPATTERN":
+            total += _degree(value[-1])
+        elif kind in ("ATOMIC_GROUP", "ASSERT", "ASSERT_NOT"):
+            total += _degree(value if kind == "ATOMIC_GROUP" else value[1])
+        elif kind == "GROUPREF_EXISTS":
+            total += max(_degree(part) for part in value[1:] if part)
+    return total
+
+
+def _stops(body: Any, behind: list[tuple[Any, Any]]) -> bool:
+    """Whether a repeat of one kind of character ends where it must: at a character that is none of that kind."""
+    body = list(body)
+    if len(body) != 1 or not behind or str(behind[0][0]) != "LITERAL":
+        return False
+    op, value = body[0]
+    ends = chr(behind[0][1])
+    if str(op) == "LITERAL":
+        return chr(value) != ends
+    if str(op) == "NOT_LITERAL":
+        return chr(value) == ends
+    if str(op) != "IN":
+        return False
+    negated = str(value[0][0]) == "NEGATE"
+    inside = any(_is_of(ends, kind, what) for kind, what in value)
+    return inside if negated else not inside
+
+
+def _is_of(character: str, op: Any, value: Any) -> bool:
+    """Whether a character is of one part of a set; where in doubt it is."""
+    kind = str(op)
+    if kind == "NEGATE":
+        return False
+    if kind == "LITERAL":
+        return ord(character) == value
+    if kind == "RANGE":
+        return bool(value[0] <= ord(character) <= value[1])
+    tests = {"DIGIT": str.isdigit, "SPACE": str.isspace, "WORD": lambda c: c.isalnum() or c == "_"}
+    name = str(value).removeprefix("CATEGORY_")
+    test = tests.get(name.removeprefix("NOT_"))
+    return True if test is None else test(character) != name.startswith("NOT_")
 
 
 def explosive(regex: str) -> str | None:
@@ -40,7 +154,7 @@ def _walk(items: Iterable[tuple[Any, Any]], inside: bool) -> str | None:
     for at, (op, value) in enumerate(items):
         kind = str(op)
         why: str | None = None
-        if kind in ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"):
+        if kind in _REPEATS:
             low, high, body = value
             most = int(high)
             if inside and low != high and (most > 1 or not _tells_apart(body, items, at)):

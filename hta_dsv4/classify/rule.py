@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hta_dsv4.classify.regex_cost import explosive
+from hta_dsv4.classify.regex_cost import MOST_DEGREE, Watched, degree, explosive
 from hta_dsv4.errors import RulesError
 
 BUCKETS = (
@@ -49,7 +49,7 @@ class Rule:
     counter_examples: tuple[str, ...]
     source: Path
     layer: int
-    pattern: re.Pattern[str] | None = field(default=None, repr=False, compare=False)
+    pattern: re.Pattern[str] | Watched | None = field(default=None, repr=False, compare=False)
 
 
 def shorten(text: str) -> str:
@@ -99,7 +99,7 @@ def parse_rule(entry: Any, number: int, path: Path, layer: int) -> Rule:
     regex = entry.get("regex")
     if not must and regex is None:
         raise RulesError(f"{at}: needs words = [...] or regex = '...' to match by")
-    pattern = None
+    pattern: re.Pattern[str] | Watched | None = None
     if regex is not None:
         try:
             pattern = re.compile(regex)
@@ -109,6 +109,13 @@ def parse_rule(entry: Any, number: int, path: Path, layer: int) -> Rule:
             raise RulesError(
                 f"{at}: regex {shorten(regex)!r} {why}, which can take exponential time; flatten it"
             )
+        if (power := degree(regex)) > MOST_DEGREE:
+            raise RulesError(
+                f"{at}: regex {shorten(regex)!r} has too many parts of any length in a row: on a long name its time "
+                f"grows with the power {power}; leave out a leading .*, begin it with ^, or ask for words = [...]"
+            )
+        if layer >= 2:  # the user's own
+            pattern = Watched(pattern, at)
     examples, counter = texts(entry, "examples", at), texts(entry, "counter_examples", at)
     if not examples or not counter:
         missing = "examples" if not examples else "counter_examples"
