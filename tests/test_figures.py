@@ -15,7 +15,7 @@ from hta_dsv4.analysis.scaling import Point, scaling
 from hta_dsv4.analysis.why import Explanation
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present import figures
-from hta_dsv4.present.falls import falls, in_words
+from hta_dsv4.present.falls import falls
 from hta_dsv4.present.figures.theme import plain, present_order, template
 from tests.conftest import CASES
 
@@ -83,13 +83,6 @@ def test_a_small_change_cuts_the_axis_and_says_so():
     figure = figures.waterfall(pair().pairs[0])
     assert figure.layout.xaxis.range[0] > 0
     assert "begins at" in figure.layout.xaxis.title.text
-
-
-def test_a_change_in_words_names_both_sums():
-    """A change -> one sentence with the sums in ms and the largest effects."""
-    sentence = in_words(pair().pairs[0].decomposition)
-    assert sentence.startswith("mhc_fused → cuda_graph: 52.")
-    assert "mostly" in sentence
 
 
 def test_the_cells_of_a_heatmap_add_up_to_100():

@@ -19,6 +19,8 @@ from hta_dsv4.present.notebook import show
 from hta_dsv4.present.report import build
 from hta_dsv4.present.report_html import report_html
 from hta_dsv4.present.report_md import LIMIT, report_md, waterfall_text
+from hta_dsv4.runs.launching import launch_changes
+from hta_dsv4.runs.standing import standings
 from tests.conftest import CASES, cli
 
 HOSTILE = CASES / "37-hostile-kernel-names.json"
@@ -280,7 +282,8 @@ def test_show_makes_tables_of_every_result(runs):
     run = runs[1]
     results = [
         run.shares(), run.shares("bucket,origin"), run.fill("bucket"), run.coverage(), run.idle(), run.info(),
-        run.roofline(), hta_dsv4.compare(runs), hta_dsv4.why(runs), run.shares().table,
+        run.roofline(), hta_dsv4.compare(runs), hta_dsv4.why(runs), run.shares().table, standings(runs),
+        launch_changes(runs, hta_dsv4.why(runs)),
     ]  # fmt: skip
     html = show(*results)._repr_html_()
     assert html.count("<table>") >= len(results)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hta_dsv4.analysis.places import PLACES
-from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.cli.cluster import ClusterOption, runs_from
 from hta_dsv4.cli.options import (
     AsCsv,
@@ -25,9 +23,7 @@ from hta_dsv4.cli.options import (
 )  # fmt: skip
 from hta_dsv4.cluster.choice import AUTO
 from hta_dsv4.present import machine
-from hta_dsv4.present.cross_grid import can_cross, cross_grid
-from hta_dsv4.present.grid import Grid
-from hta_dsv4.present.shares_grid import shares_grid
+from hta_dsv4.present.cross_grid import share_grids
 from hta_dsv4.runs.profiler_cost import profiler_notes
 
 
@@ -62,12 +58,6 @@ def shares(
         chosen,
         lambda: machine.dumps("shares", machine.shares_body(tables)),
         lambda: machine.shares_rows(tables),
-        lambda: [g for t in tables for g in _share_grids(t, top)],
+        lambda: [g for t in tables for g in share_grids(t, top)],
         full,
     )
-
-
-def _share_grids(shares: Shares, top: int) -> list[Grid]:
-    """The table, and the cross table where there are two keys; alone where its rows are steps, layers or scopes."""
-    crossed = [cross_grid(shares)] if can_cross(shares) else []
-    return crossed if crossed and shares.by[0] in PLACES else [shares_grid(shares, top), *crossed]

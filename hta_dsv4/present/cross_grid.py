@@ -11,6 +11,7 @@ from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.places import PLACES, STEP
 from hta_dsv4.analysis.shares import Shares
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, us
+from hta_dsv4.present.shares_grid import shares_grid
 
 UNKNOWN = "unknown"
 _MOST_COLUMNS = 24
@@ -70,6 +71,17 @@ def cross_grid(shares: Shares) -> Grid:
         (last,),
         notes,
     )
+
+
+def share_grids(shares: Shares, top: int = 0) -> list[Grid]:
+    """The table, and the cross table where there are two keys; that alone where its rows are steps, layers or scopes.
+
+    Args:
+        shares: of one variant.
+        top: rows of the table; 0 for all.
+    """
+    crossed = [cross_grid(shares)] if can_cross(shares) else []
+    return crossed if crossed and shares.by[0] in PLACES else [shares_grid(shares, top), *crossed]
 
 
 @dataclass(frozen=True, slots=True)

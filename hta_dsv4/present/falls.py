@@ -64,20 +64,3 @@ def falls(parts: Decomposition, shown: float = SHOWN, most: int = MOST) -> list[
     order = list(WORDS)
     keep.sort(key=lambda f: (order.index(f.effect), -abs(f.ns)))
     return [*keep, *([Fall("", "", sum(f.ns for f in rest), len(rest))] if rest else [])]
-
-
-def in_words(parts: Decomposition) -> str:
-    """A change in one sentence: the own times, and the two effects behind most of it.
-
-    Args:
-        parts: the decomposition.
-
-    Returns:
-        ``a → b: 1,077.540 → 374.112 ms of GPU time per step (-65.3 %), mostly attention gone (-701.765 ms)``.
-    """
-    before, after = parts.base.per_step.own_ns, parts.other.per_step.own_ns
-    percent = f" ({100 * (after - before) / before:+.1f} %)" if before else ""
-    sizes = f"{before / 1e6:,.3f} → {after / 1e6:,.3f} ms of GPU time per step{percent}"
-    largest = sorted((f for f in falls(parts) if f.effect), key=lambda f: -abs(f.ns))[:2]
-    why = " and ".join(f"{f.label} ({f.ns / 1e6:+,.3f} ms)" for f in largest)
-    return f"{parts.base.label} → {parts.other.label}: {sizes}" + (f", mostly {why}" if why else "")

@@ -14,6 +14,7 @@ from hta_dsv4.analysis.fill import Fill
 from hta_dsv4.analysis.findings import Findings
 from hta_dsv4.analysis.info import Info
 from hta_dsv4.analysis.launch_bound import IdleTime
+from hta_dsv4.analysis.launch_changes import LaunchChanges
 from hta_dsv4.analysis.roofline import Roofline
 from hta_dsv4.analysis.scaling import Scaling
 from hta_dsv4.analysis.shares import Shares
@@ -22,7 +23,7 @@ from hta_dsv4.analysis.whatif import WhatIf
 from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.coverage_grid import coverage_grid, owners_grid
-from hta_dsv4.present.cross_grid import can_cross, cross_grid
+from hta_dsv4.present.cross_grid import share_grids
 from hta_dsv4.present.diff_grid import explanation_grids
 from hta_dsv4.present.fill_grid import fill_grid
 from hta_dsv4.present.findings_grid import finding_grids, findings_grid
@@ -30,12 +31,15 @@ from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.html import environment, grid_html
 from hta_dsv4.present.idle_grid import idle_grid
 from hta_dsv4.present.info_grid import info_grids
+from hta_dsv4.present.launch_grid import launch_grid
 from hta_dsv4.present.roofline_grid import roofline_grid
 from hta_dsv4.present.scaling_grid import scaling_grid
-from hta_dsv4.present.shares_grid import comparison_grid, shares_grid
+from hta_dsv4.present.shares_grid import comparison_grid
+from hta_dsv4.present.standing_grid import standing_grid
 from hta_dsv4.present.text import markdown
 from hta_dsv4.present.throughput_grid import throughput_grids
 from hta_dsv4.present.whatif_grid import whatif_grids
+from hta_dsv4.runs.standing import Standing
 
 TOP = 20
 
@@ -66,8 +70,9 @@ def show(*results: Any, top: int = TOP, full: bool = False) -> Shown:
 
     Args:
         results: what a Run's ``shares()``, ``fill()``, ``coverage()``, ``idle()``, ``roofline()``, ``whatif()``,
-            ``findings()`` and ``info()`` gave, or ``compare()``, ``why()``, ``scaling()``, ``throughput()``, or a data
-            frame. Several coverages, idle times or throughputs stand side by side.
+            ``findings()`` and ``info()`` gave, or ``compare()``, ``why()``, ``scaling()``, ``throughput()``,
+            ``standings()``, ``launch_changes()``, or a data frame. Several coverages, idle times or throughputs stand
+            side by side.
         top: rows of each table; 0 for all.
         full: never shorten names.
 
@@ -92,7 +97,7 @@ def show(*results: Any, top: int = TOP, full: bool = False) -> Shown:
 
 def _grids(result: Any, top: int) -> Sequence[Grid]:
     if isinstance(result, Shares):
-        return [shares_grid(result, top), *([cross_grid(result)] if can_cross(result) else [])]
+        return share_grids(result, top)
     if isinstance(result, Comparison):
         return [comparison_grid(result, top)]
     if isinstance(result, Explanation):
@@ -115,6 +120,12 @@ def _grids(result: Any, top: int) -> Sequence[Grid]:
         return info_grids(result)
     if isinstance(result, Grid):
         return [result]
+    if isinstance(result, LaunchChanges):
+        return [launch_grid(result, top <= 0)]
+    if isinstance(result, list | tuple) and result and all(isinstance(r, LaunchChanges) for r in result):
+        return [launch_grid(r, top <= 0) for r in result]
+    if isinstance(result, list | tuple) and result and all(isinstance(r, Standing) for r in result):
+        return [standing_grid(result)]
     if isinstance(result, tuple) and result and all(isinstance(r, Info) for r in result):
         return [g for r in result for g in info_grids(r)]
     if isinstance(result, pd.DataFrame):

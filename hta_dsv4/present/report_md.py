@@ -61,7 +61,7 @@ def _title(report: Report) -> str:
 
 
 def _summary(report: Report) -> Grid:
-    return Grid("", (), (), notes=report.summary, left=0)
+    return Grid("in short", (), (), notes=report.summary, left=0)
 
 
 def waterfall_text(why: Why) -> str:
