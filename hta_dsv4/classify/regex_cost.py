@@ -16,7 +16,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hta_dsv4.errors import RulesError
@@ -32,6 +32,9 @@ MOST_DEGREE = 3
 """A search may take time that grows with the third power of the text, and not more."""
 MOST_S = 10.0
 """What the regex of one rule may take in all."""
+_KINDS: dict[str, Callable[[str], bool]] = {
+    "DIGIT": str.isdigit, "SPACE": str.isspace, "WORD": lambda c: c.isalnum() or c == "_",
+}  # fmt: skip
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
 
 
@@ -126,12 +129,11 @@ def _is_of(character: str, op: Any, value: Any) -> bool:
     if kind == "NEGATE":
         return False
     if kind == "LITERAL":
-        return ord(character) == value
+        return bool(ord(character) == value)
     if kind == "RANGE":
         return bool(value[0] <= ord(character) <= value[1])
-    tests = {"DIGIT": str.isdigit, "SPACE": str.isspace, "WORD": lambda c: c.isalnum() or c == "_"}
     name = str(value).removeprefix("CATEGORY_")
-    test = tests.get(name.removeprefix("NOT_"))
+    test = _KINDS.get(name.removeprefix("NOT_"))
     return True if test is None else test(character) != name.startswith("NOT_")
 
 
