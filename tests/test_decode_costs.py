@@ -168,6 +168,18 @@ def test_a_rank_of_two_is_held_against_its_half_of_the_weights():
     assert half.read == pytest.approx(whole.read / 2, rel=0.01)
 
 
+def test_ranks_that_nothing_says_the_share_of():
+    """Two ranks and no manifest -> floors of the whole model, said, and nothing modelled is called at its floor."""
+    run = hta_dsv4.load(hta_dsv4.traces()["mhc_fused"])
+    part, reading = run.counted.activities, run.architecture[0]
+    found = workload(None, part, reading, batch=32, context=3840, ranks=2)
+    assert found.undivided
+    assert any("2 ranks, and nothing says how they share the model" in s for s in found.sources)
+    assert not workload(None, part, reading, ranks=1).undivided
+    rank = hta_dsv4.traces()["cuda_graph"].parent / "tp2" / "cuda_graph_c32_tp2"
+    assert not workload(rank / "cuda_graph_c32_tp2_rank0.trace.json.gz", part, reading, ranks=2).undivided
+
+
 def test_a_trace_without_manifest_tells_its_batch_by_its_shapes(tmp_path):
     """No manifest, activations [24, 4096] -> concurrency 24 once the model is known; nothing else."""
     run = hta_dsv4.load(hta_dsv4.traces()["mhc_fused"])

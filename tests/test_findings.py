@@ -513,6 +513,20 @@ def test_small_findings_are_counted_not_listed():
     assert (done.ranked, done.below, done.below_ns) == ((), 1, 50)
 
 
+def test_a_rank_of_an_unknown_share_is_not_called_at_its_floor():
+    """A modelled cost at 90 % of the floor's speed -> left alone on one GPU, nothing said of one of several ranks."""
+    work = Workload(FLASH, 32, 4096, 1 << 20)
+    made = {col.ROLE: "moe_gemm_fp4", col.BUCKET: "fp4_moe", col.ORIGIN: "moe"}
+
+    def rows(ns):
+        return [(f"moe_{w}", i * 10**7, ns, made) for i, w in enumerate(("w13", "w2"))]
+
+    floor = subject_of(rows(1), w=work).floors.floor
+    near = [(n, at, round(float(f) / 0.9), m) for (n, at, _, m), f in zip(rows(1), floor, strict=True)]
+    assert [f.kind for f in floor_headroom(subject_of(near, w=work))] == [LEAVE]
+    assert floor_headroom(subject_of(near, w=replace(work, undivided=True))) == []
+
+
 def test_a_claim_is_between_nothing_and_the_launch():
     """Slower afterwards, faster than nothing, out of order -> nothing saved, all saved, put in order."""
     one = claim(

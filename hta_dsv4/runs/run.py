@@ -38,6 +38,7 @@ from hta_dsv4.runs.classified import Classified
 from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.manifest import manifest_entry
+from hta_dsv4.trace.ranks import world_size
 
 
 class Run(Classified):
@@ -196,7 +197,7 @@ class Run(Classified):
         at = self._counted_at
         return workload(
             self.traces[at].path, self.counted.activities, self.architecture[at],
-            batch=batch, context=context, max_context=max_context,
+            batch=batch, context=context, max_context=max_context, ranks=world_size(self.traces),
         )  # fmt: skip
 
     def ceilings(self, device: str | None = None) -> tuple[Ceilings | None, str | None]:

@@ -31,6 +31,7 @@ class Workload:
         context: tokens each request has seen, on average.
         max_context: the static maximum that padded widths follow.
         sources: what was taken from where, one sentence each.
+        undivided: whether several ranks share the model in a way that is not known, so that ``geometry`` is all of it.
     """
 
     geometry: Geometry | None = None
@@ -38,6 +39,7 @@ class Workload:
     context: float | None = None
     max_context: int | None = None
     sources: tuple[str, ...] = field(default=())
+    undivided: bool = False
 
     @property
     def index_width(self) -> int | None:
@@ -78,6 +80,7 @@ def workload(
     batch: int | None = None,
     context: float | None = None,
     max_context: int | None = None,
+    ranks: int | None = None,
 ) -> Workload:
     """The workload of a trace: what the caller says, else its manifest, else what the trace shows.
 
@@ -88,6 +91,7 @@ def workload(
         batch: requests decoded together, said by the caller; such words go before anything else.
         context: tokens each request has seen, on average, likewise.
         max_context: the static maximum, likewise.
+        ranks: how many the run had, where the trace says it; how they share a model only a manifest says.
 
     Raises:
         HtaDsv4Error: a size that is not positive, or a manifest that is not TOML.
@@ -104,6 +108,14 @@ def workload(
         seen = _batch_of(activities, found.geometry)
         if seen is not None:
             found = _with(found, f"concurrency {seen}: rows of the activations, from op shapes", batch=seen)
+    whole = found.geometry in MODELS.values()
+    if whole and ranks is not None and ranks > 1:
+        found = _with(
+            found,
+            f"{ranks} ranks, and nothing says how they share the model: floors are those of a GPU that holds all of it, "
+            "so what is divided seems nearer to its floor than it is",
+            undivided=True,
+        )
     for key, value in (("batch", batch), ("context", context), ("max_context", max_context)):
         if value is not None:
             found = _with(found, f"{key} {value:g}: as given", **{key: value})

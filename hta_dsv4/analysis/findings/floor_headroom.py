@@ -79,8 +79,8 @@ def _finding(s: Subject, bucket: str, origin: str, rows: Ints) -> Finding | None
         Evidence("median launch", float(np.median(dur)), "ns"),
     )
     if least >= ATTAINABLE[1] * time:
-        if time / s.steps < LARGE * s.own_ns:
-            return None
+        if time / s.steps < LARGE * s.own_ns or (s.workload.undivided and counted == MODELLED):
+            return None  # a rank that holds a part of the model may be far from the floor of that part
         return Finding(
             RULE, LEAVE, f"{head}: at its floor for practical purposes", evidence, **s.about(rows), label=MODELLED,
             confidence=0.8, because=assumes or "bytes and operations are counted from op shapes",
