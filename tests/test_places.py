@@ -11,6 +11,7 @@ from hta_dsv4.analysis.places import layer_of, path_of
 from hta_dsv4.analysis.shares import rank_shares
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.cross_grid import cross_grid
+from hta_dsv4.present.shares_grid import shares_grid
 from hta_dsv4.trace import activities as col
 from tests.conftest import cli
 from tests.variants import table_of
@@ -80,6 +81,15 @@ def test_a_cross_table_of_layers_is_in_us_and_adds_up():
     assert [r[0] for r in made.rows[:3]] == ["0", "1", "2"]
     sums = [float(r[1].replace(",", "")) for r in made.rows]
     assert sum(sums) == pytest.approx(float(made.footer[0][1].replace(",", "")), abs=0.001 * len(sums))
+
+
+def test_the_rows_shown_are_the_largest_in_order_and_the_rest_is_their_mean():
+    """Eight steps, two of them long, --top 2 -> these two in order; the others as their mean."""
+    found = hta_dsv4.load(hta_dsv4.traces()["moe_tuned"]).shares("step")
+    made = shares_grid(found, 2)
+    assert [r[0] for r in made.rows] == ["2", "6", "(6 more, mean)"]
+    rest = found.table[~found.table["step"].isin(["2", "6"])]["time_ns"]
+    assert float(made.rows[2][1].replace(",", "")) == pytest.approx(rest.mean() / 1e3, abs=0.001)
 
 
 def test_diff_puts_layers_side_by_side_and_refuses_steps():

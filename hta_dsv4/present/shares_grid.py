@@ -10,6 +10,7 @@ import pandas as pd
 from hta_dsv4.analysis import compare as cmp
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.compare import Comparison
+from hta_dsv4.analysis.places import PLACES, STEP
 from hta_dsv4.analysis.shares import RankShares, Shares
 from hta_dsv4.present.grid import ABSENT, Grid, count, per_step, percent, shown_of, signed_us, steps_said, us
 
@@ -53,6 +54,9 @@ def shares_grid(shares: Shares, top: int = 0) -> Grid:
     own = sh.OWN_NS_PER_STEP if rank.steps else sh.OWN_NS
     early = bool(rank.extent.early_ns)  # without it own time is the time, and needs no column
     table, shown = rank.table, shown_of(top, len(rank.table))
+    largest = table.head(shown)
+    if keys[0] in PLACES:  # in order of steps or layers, but those with most time
+        largest = table.nlargest(shown, sh.TIME_NS).sort_index()
     rows = [
         (
             *(str(row[k]) for k in keys),
@@ -63,19 +67,21 @@ def shares_grid(shares: Shares, top: int = 0) -> Grid:
             us(float(row[sh.MEAN_NS])),
             us(float(row[sh.MEDIAN_NS])),
         )
-        for _, row in table.head(shown).iterrows()
+        for _, row in largest.iterrows()
     ]
     if shown < len(table):
-        rest = table.iloc[shown:]
+        rest = table.drop(index=largest.index)
         ns = int(rest[sh.TIME_NS].sum())
-        launched = rest[sh.LAUNCHES].sum() / max(rank.steps, 1)
-        label = f"({len(rest)} more)"
+        single = keys == [STEP]  # of rows that are each a step's own, the mean
+        parts = len(rest) if single else rank.steps
+        launched = rest[sh.LAUNCHES].sum() / max(parts, 1)
+        label = f"({len(rest)} more{', mean' if single else ''})"
         rows.append(
             (
                 label,
                 *[""] * (len(keys) - 1),
-                us(per_step(ns, rank.steps)),
-                *((us(per_step(int(rest[sh.OWN_NS].sum()), rank.steps)),) if early else ()),
+                us(per_step(ns, parts)),
+                *((us(per_step(int(rest[sh.OWN_NS].sum()), parts)),) if early else ()),
                 percent(rest[sh.SHARE].sum()),
                 count(launched),
                 "",
