@@ -41,6 +41,8 @@ OWN_NS_PER_STEP = "own_ns_per_step"  # Int64: rounded half to even; NA without s
 
 EARLY_SHARE = 0.005
 """Part of the summed durations that is early from which on a share table says so."""
+LONGEST_NAME = 60
+"""Characters of a kernel's name in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ class RankShares:
         if not early:
             return ""
         per, unit = max(self.steps, 1), "us a step" if self.steps else "us"
+        name = self.early_kernel
+        name = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
         return (
             f"{early / per / 1e3:,.1f} {unit} ({100 * early / max(self.extent.sum_ns, 1):.2g} % of the sum, "
             f"{100 * min(self.early_kernel_ns, early) / early:.0f} % of it {self.early_kernel})"
