@@ -112,7 +112,7 @@ def workload(
     if whole and ranks is not None and ranks > 1:
         found = _with(
             found,
-            f"{ranks} ranks, and nothing says how they share the model: floors are those of a GPU that holds all of it, "
+            f"{ranks} ranks, and nothing says how they share the model: floors are those of a GPU with all of it, "
             "so what is divided seems nearer to its floor than it is",
             undivided=True,
         )
