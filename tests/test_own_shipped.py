@@ -14,6 +14,7 @@ from hta_dsv4 import load, shipped
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.runs import comparing
 from hta_dsv4.runs.run import Run
+from tests.conftest import cli
 
 LAYERS = 43
 
@@ -89,3 +90,42 @@ def test_a_steps_wall_ends_where_its_graph_does():
     assert extent.wall_ns == sum(b - a for a, b in spans)
     assert extent.between_ns == sum(b[0] - a[1] for a, b in pairwise(spans))
     assert extent.span_ns == spans[-1][1] - spans[0][0]
+
+
+def test_the_table_and_the_explanation_are_of_one_time():
+    """cuda_graph and moe_tuned side by side -> changes and shares are of own time, as the explanation."""
+    runs = [run("cuda_graph"), run("moe_tuned")]
+    table = comparing.compare(runs).table["moe_tuned"]
+    rows = comparing.why(runs).pairs[0].rows.set_index("bucket")
+    assert ((table["delta_ns_per_step"] - rows["delta_ns"].reindex(table.index)).abs() <= 1).all()
+    assert table["own_share"].sum() == pytest.approx(1)
+    assert table["delta_share"].sum() == pytest.approx(0, abs=1e-12)
+    # summed, the reduce alone grows by 138 us; by itself it is faster
+    assert table.loc["moe_other", "delta_ns_per_step"] < 0
+
+
+def test_json_says_which_time_it_is_of():
+    """Diff --json -> schema 2, own; sum = own + early and wall = steps + between in every variant; rows add up."""
+    traces = [str(shipped.traces()[n]) for n in ("cuda_graph", "moe_tuned")]
+    body = json.loads(cli("diff", *traces, "--json").stdout)
+    assert (body["schema"], body["time"], body["explanation"]["time"]) == (2, "own", "own")
+    for v in body["variants"]:
+        assert v["sum_ns"] == v["own_ns"] + v["early_ns"] == sum(r["time_ns"] for r in v["rows"])
+        assert v["own_ns"] == sum(r["own_ns"] for r in v["rows"])
+        assert v["wall_ns"] == v["step_wall_ns"] + v["between_ns"]
+    (pair,) = body["explanation"]["pairs"]
+    for times in pair["per_step"].values():
+        assert times["wall_ns"] == times["sum_ns"] - times["overlap_ns"] + times["idle_ns"]
+        assert times["sum_ns"] == times["own_ns"] + times["early_ns"]
+    assert sum(r["delta_ns"] for r in pair["rows"]) == pair["per_step"]["delta"]["own_ns"]
+    assert pair["wall_change"]["verdict"] == "beyond spread"
+
+
+def test_text_says_early_where_there_is_some_and_only_there():
+    """A table with early starts -> a column of own time, two rows below and a note; one without -> none of them."""
+    early, plain = (cli("shares", str(shipped.traces()[n])).stdout for n in ("moe_tuned", "mma_c1"))
+    assert "own us/step" in early
+    assert "own: sum - early" in early
+    assert "note: early: 1,593.2 us a step (4.9 % of the sum, 47 % of it _moe_fp4_gemm_w2_kernel)" in early
+    assert "own" not in plain
+    assert "early" not in plain
