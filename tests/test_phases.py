@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import hta_dsv4
 from hta_dsv4.analysis.phases import kernel_times, phase_notes, phases
+from hta_dsv4.trace import activities as col
+from tests.speed import counted_of
 
 
 def times(emit: list[int], rest: int = 30_000_000, **more: list[int]) -> pd.DataFrame:
@@ -71,6 +73,14 @@ def test_shipped_captures() -> None:
     (said,) = phase_notes(pairs)
     assert said.startswith("_compress_norm_rope_insert_kernel takes about 1,512 us in some steps and 171 us")
     assert "Up to 671 us a step" in said
+
+
+def test_waiting_for_other_ranks_is_no_phase() -> None:
+    """An all-reduce of 2 ms in one step and 0.1 in the other -> nothing; of another kernel -> a phase."""
+    for bucket, count in (("communication", 0), ("kv_cache", 1)):
+        rows = [("rest", 0, 9_000_000, {}), ("k", 9_000_000, 100_000, {col.BUCKET: bucket})]
+        rows += [("rest", 20_000_000, 9_000_000, {}), ("k", 29_000_000, 2_000_000, {col.BUCKET: bucket})]
+        assert len(phases(kernel_times(counted_of(rows, [0, 0, 1, 1])))) == count
 
 
 @given(st.lists(st.integers(0, 2_000_000), max_size=12))

@@ -24,6 +24,8 @@ TWICE = 2.0
 APART = 3.0
 MATERIAL = 0.001
 
+COMMUNICATION = "communication"
+
 KernelTimes = pd.DataFrame
 """Own time of each kernel (column) in each step (row), int64 [steps, kernels], ns."""
 
@@ -71,12 +73,14 @@ class Phase:
 
 
 def kernel_times(part: Counted) -> KernelTimes:
-    """Own time of every kernel in every counted step.
+    """Own time of every kernel in every counted step, but for collectives: those wait for other ranks.
 
     Args:
-        part: the counted activities of one rank.
+        part: the counted activities of one rank, classified.
     """
-    return step_values(part, part.activities[col.NAME].astype(str).to_numpy(dtype=object))
+    table = step_values(part, part.activities[col.NAME].astype(str).to_numpy(dtype=object))
+    shared = part.activities[col.BUCKET].astype(str) == COMMUNICATION
+    return table.drop(columns=set(part.activities.loc[shared, col.NAME].astype(str)))
 
 
 def phases(times: KernelTimes) -> tuple[Phase, ...]:
