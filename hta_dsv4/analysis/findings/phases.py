@@ -15,7 +15,13 @@ WORTH = 0.01
 
 def step_phases(s: Subject) -> list[Finding]:
     """One finding per kernel that makes some steps longer."""
-    return [_finding(s, p) for p in phases(kernel_times(s.part)) if p.extra_ns >= WORTH * p.step_ns]
+    found = phases(kernel_times(s.part))
+    return [_finding(s, p) for p in found if p.extra_ns >= WORTH * _usual(s, p)]
+
+
+def _usual(s: Subject, p: Phase) -> float:
+    """GPU time of a step in which the kernel is not long, collectives included, ns."""
+    return s.own_ns - p.extra_ns * p.count / len(p.long)
 
 
 def _finding(s: Subject, p: Phase) -> Finding:
@@ -25,7 +31,7 @@ def _finding(s: Subject, p: Phase) -> Finding:
     few = s.ctas[rows] < s.sms[rows]
     return Finding(
         RULE, ATTACK,
-        f"{p.often} {'is' if p.period else 'are'} {said(p.extra_ns)} longer ({percent(p.extra_ns, p.step_ns)} of the "
+        f"{p.often} {'is' if p.period or p.count == 1 else 'are'} {said(p.extra_ns)} longer ({percent(p.extra_ns, _usual(s, p))} of the "
         f"step): {p.kernel} takes {said(p.long_ns)} in them and {said(p.short_ns)} in the others",
         (
             Evidence("longer by", p.extra_ns, "ns"),
