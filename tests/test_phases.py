@@ -94,7 +94,7 @@ def test_two_groups_are_whole_and_apart(emit: list[int]) -> None:
 
 
 def test_the_finding_says_how_much_longer_and_how_often() -> None:
-    """Shipped mhc_fused, 2 of 3 steps long -> one finding of 1.3 ms, 2.6 % of the step; nothing promised, its mean said."""
+    """Shipped mhc_fused, 2 of 3 steps long -> one finding of 1.3 ms, 2.6 %; nothing promised, its mean said."""
     found = hta_dsv4.load(hta_dsv4.traces()["mhc_fused"]).findings()
     (one,) = [r.finding for r in found.ranked if r.finding.rule == "phases"]
     assert one.title.startswith(

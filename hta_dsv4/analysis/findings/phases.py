@@ -31,8 +31,8 @@ def _finding(s: Subject, p: Phase) -> Finding:
     few = s.ctas[rows] < s.sms[rows]
     return Finding(
         RULE, ATTACK,
-        f"{p.often} {'is' if p.period or p.count == 1 else 'are'} {said(p.extra_ns)} longer ({percent(p.extra_ns, _usual(s, p))} of the "
-        f"step): {p.kernel} takes {said(p.long_ns)} in them and {said(p.short_ns)} in the others",
+        f"{p.often} {'is' if p.period or p.count == 1 else 'are'} {said(p.extra_ns)} longer "
+        f"({percent(p.extra_ns, _usual(s, p))} of the step): {p.kernel} takes {said(p.long_ns)} in them and {said(p.short_ns)} in the others",
         (
             Evidence("longer by", p.extra_ns, "ns"),
             Evidence("in long steps", p.long_ns, "ns"),
