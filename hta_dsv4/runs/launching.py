@@ -8,8 +8,6 @@ from hta_dsv4.analysis.launch_changes import LaunchChanges
 from hta_dsv4.analysis.launch_changes import launch_changes as find_changes
 from hta_dsv4.analysis.why import Explanation
 from hta_dsv4.runs.run import Run
-from hta_dsv4.trace import activities as col
-from hta_dsv4.trace.model import TraceMeta
 
 
 def launch_changes(runs: Sequence[Run], explanation: Explanation) -> tuple[LaunchChanges, ...]:
@@ -22,13 +20,8 @@ def launch_changes(runs: Sequence[Run], explanation: Explanation) -> tuple[Launc
     Returns:
         One entry per pair of the explanation; empty where it is.
     """
-    meta = {r.label: _meta(r) for r in runs}
+    if not explanation.pairs:
+        return ()
+    meta = {r.label: r.counted_trace.meta for r in runs}
     pairs = [w.decomposition for w in explanation.pairs]
     return tuple(find_changes(p, meta.get(p.base.label), meta.get(p.other.label)) for p in pairs)
-
-
-def _meta(run: Run) -> TraceMeta | None:
-    """Metadata of the trace that holds the rank which stands for the variant."""
-    rank = run.counted.rank
-    held = zip(run.traces, run.classified, strict=True)
-    return next((t.meta for t, table in held if (table[col.RANK] == rank).any()), None)

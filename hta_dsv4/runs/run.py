@@ -38,6 +38,7 @@ from hta_dsv4.runs.classified import Classified
 from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.manifest import manifest_entry
+from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.ranks import world_size
 
 
@@ -171,6 +172,11 @@ class Run(Classified):
     def _counted_at(self) -> int:
         """Which trace the counted steps are of."""
         return next(i for i, t in enumerate(self.classified) if (t[col.RANK] == self.counted.rank).any())
+
+    @property
+    def counted_trace(self) -> Trace:
+        """The trace that holds the rank which stands for the variant."""
+        return self.traces[self._counted_at]
 
     @property
     def manifest(self) -> Mapping[str, Any]:
