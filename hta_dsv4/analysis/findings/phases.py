@@ -32,7 +32,8 @@ def _finding(s: Subject, p: Phase) -> Finding:
     return Finding(
         RULE, ATTACK,
         f"{p.often} {'is' if p.period or p.count == 1 else 'are'} {said(p.extra_ns)} longer "
-        f"({percent(p.extra_ns, _usual(s, p))} of the step): {p.kernel} takes {said(p.long_ns)} in them and {said(p.short_ns)} in the others",
+        f"({percent(p.extra_ns, _usual(s, p))} of the step): {p.kernel} takes {said(p.long_ns)} in them and "
+        f"{said(p.short_ns)} in the others",
         (
             Evidence("longer by", p.extra_ns, "ns"),
             Evidence("in long steps", p.long_ns, "ns"),
