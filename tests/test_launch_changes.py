@@ -126,8 +126,18 @@ def test_a_gpu_that_is_slower_on_the_whole_is_told_before_any_kernel():
     """All kernels 5 % slower, launched alike -> one line about clocks."""
     base = side("a", [[(f"k{i}", 1000, 1) for i in "abcdef"]] * 2)
     other = side("b", [[(f"k{i}", 1050, 1) for i in "abcdef"]] * 2)
-    assert changes(base, other).alike_ratio == pytest.approx(1.05)
+    assert changes(base, other).alike_ratio() == changes(base, other).speed == pytest.approx(1.05)
     assert any("look at clocks" in n for n in launch_grid(changes(base, other)).notes)
+
+
+def test_one_large_kernel_at_another_speed_is_no_clock():
+    """Half of the time twice as fast, the rest as before -> the kernel is named, clocks are not."""
+    base = side("a", [[("big", 6000, 1), *[(f"k{i}", 1000, 1) for i in "abcdef"]]] * 2)
+    other = side("b", [[("big", 3000, 1), *[(f"k{i}", 1000, 1) for i in "abcdef"]]] * 2)
+    notes = launch_grid(changes(base, other)).notes
+    assert changes(base, other).speed is None
+    assert any("big is launched alike and takes -3.000" in n for n in notes)
+    assert not any("look at clocks" in n for n in notes)
 
 
 def test_a_trace_without_grids_says_so():

@@ -25,6 +25,10 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import TraceMeta
 from hta_dsv4.trace.sequences import Ints
 
+NOTICED = 0.01
+SPREAD = 0.1
+"""All kernels run at another speed where the middle 80 % of the time moves one way, by more than it differs in that."""
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchChange:
@@ -111,16 +115,31 @@ class LaunchChanges:
         """Own time per step of all that is launched alike, base and other."""
         return sum(a.base_ns for a in self.alike), sum(a.other_ns for a in self.alike)
 
-    @property
-    def alike_ratio(self) -> float | None:
-        """Median over kernels, by time, of other over base; off 1 where the whole GPU runs at another speed."""
+    def alike_ratio(self, quantile: float = 0.5) -> float | None:
+        """Time of other over base of kernels launched alike, weighted by time: the median, or another quantile.
+
+        Args:
+            quantile: 0 to 1, the part of the base's time that runs at this ratio or a smaller one.
+
+        Returns:
+            ``None`` where nothing is launched alike.
+        """
         known = sorted((a.ratio, a.base_ns) for a in self.alike if a.base_ns)
-        half, seen = sum(w for _, w in known) / 2, 0
+        least, seen = quantile * sum(w for _, w in known), 0
         for ratio, weight in known:
             seen += weight
-            if seen >= half:
+            if seen >= least:
                 return ratio
         return None
+
+    @property
+    def speed(self) -> float | None:
+        """At which ratio nearly all time launched alike runs, where that is not 1; ``None`` where kernels differ in it."""
+        low, middle, high = (self.alike_ratio(q) for q in (SPREAD, 0.5, 1 - SPREAD))
+        if low is None or middle is None or high is None:
+            return None
+        together = (low > 1 or high < 1) and high - low <= abs(middle - 1)
+        return middle if together and abs(middle - 1) >= NOTICED else None
 
 
 def launch_changes(

@@ -19,8 +19,6 @@ WORTH_KERNEL = 0.02
 """A kernel launched alike is worth a line when its change is these parts of the longer step and of its own time."""
 FEW = 0.5
 """A change of the mean that the median step shows less than this part of comes from a few steps."""
-WHOLE = 0.02
-"""From here on, that the typical kernel launched alike is faster or slower is worth a line of its own."""
 
 _Cell = Callable[[Config, Room], str]
 
@@ -67,22 +65,22 @@ def _notes(found: LaunchChanges, full: bool) -> tuple[str, ...]:
         lines.append("none: every kernel that both variants have is launched alike")
     before, after = found.alike_ns
     if before:
-        ratio = found.alike_ratio
-        typical = f"; the typical kernel {100 * (ratio - 1):+.1f} %" if ratio is not None else ""
+        ratio = found.alike_ratio()
+        typical = f"; median by time {100 * (ratio - 1):+.1f} %" if ratio is not None else ""
         lines.append(
             f"launched alike in both: {us(before)} -> {us(after)} us/step "
             f"({100 * (after / before - 1):+.1f} %{typical})"
         )
-        if ratio is not None and abs(ratio - 1) >= WHOLE:
+        if (speed := found.speed) is not None:
             lines.append(
-                "kernels launched alike run at another speed on the whole: look at clocks and at what shares the GPU "
-                "before any kernel"
+                f"nearly all kernels launched alike take {100 * (speed - 1):+.1f} %: look at clocks and at what shares "
+                "the GPU before any kernel"
             )
     others = _other_speed(found)
     for one in others if full else others[:SPEEDS]:
         lines.append(
             f"{short(one.kernel)} is launched alike and takes {signed(one.other_ns - one.base_ns)} us/step "
-            f"({_ratio(one)}{_which_steps(one)}): not its configuration; data, a cache, a clock or a neighbour"
+            f"({_ratio(one)}{_which_steps(one)}): not its configuration: shapes, data, a cache, a clock or a neighbour"
         )
     if not full and len(others) > SPEEDS:
         lines.append(f"({len(others) - SPEEDS} more launched alike at another speed: --full)")
@@ -162,7 +160,7 @@ def _body(found: LaunchChanges) -> dict[str, Any]:
         "base": found.base, "other": found.other, "time": "own",
         "changes": [_change(change) for change in found.changes],
         "alike": {
-            "base_ns": before, "other_ns": after, "median_ratio": found.alike_ratio,
+            "base_ns": before, "other_ns": after, "median_ratio": found.alike_ratio(),
             "kernels": [
                 {**asdict(one), "origin": one.origin or None, "ratio": one.ratio if one.base_ns else None}
                 for one in found.alike
