@@ -94,7 +94,7 @@ def test_what_a_bucket_hides_is_said_once_for_neighbours_and_only_where_it_is_mu
     table = next(s for s in made.sections if s.title == "Where the GPU time goes").grids[0]
     assert (
         len(table.headers) == 1 + len(runs) + 1
-    )  # of more than three variants one column each, and the change
+    )  # of more than two variants one column each, and the change
     assert table.rows[0][1].count("(") == 1
 
 

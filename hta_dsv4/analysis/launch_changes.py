@@ -134,7 +134,7 @@ class LaunchChanges:
 
     @property
     def speed(self) -> float | None:
-        """At which ratio nearly all time launched alike runs, where that is not 1; ``None`` where kernels differ in it."""
+        """At which ratio nearly all time launched alike runs; ``None`` where that is 1 or kernels differ in it."""
         low, middle, high = (self.alike_ratio(q) for q in (SPREAD, 0.5, 1 - SPREAD))
         if low is None or middle is None or high is None:
             return None

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 TOP = 25
 """Rows of a table; the rest is one line that keeps the sum exact."""
-WIDE = 3
-"""Variants from which on, one more, a table has one column for each."""
+WIDE = 2
+"""Of more variants than this a table has one column each."""
 POINTS = 10.0
 """Percent of the sum from which on what a table by bucket hides is worth a sentence."""
 LARGE = 0.02
