@@ -13,6 +13,7 @@ from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.cross_grid import cross_grid
 from hta_dsv4.present.shares_grid import shares_grid
 from hta_dsv4.trace import activities as col
+from tests.builders import CPU_PID, KinetoTrace
 from tests.conftest import cli
 from tests.variants import table_of
 
@@ -111,3 +112,18 @@ def test_the_command_line_knows_them_and_others_refuse():
     refused = cli("fill", "moe_tuned", "--by", "step")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "bucket, role, origin, kernel" in refused.stderr
+
+
+def test_modules_recorded_with_stacks_name_layers(tmp_path):
+    """A server's decoder layers as module calls -> layers with --frames; without, an error that says so."""
+    trace = KinetoTrace()
+    trace.step(1, 90, 400)
+    for layer, at in ((0, 100), (1, 200)):
+        name = f"nn.Module: DeepseekV4DecoderLayer_{layer}"
+        trace.add("python_function", name, at - 5, 60, CPU_PID, CPU_PID, **{"Python id": layer + 1})
+        trace.eager("gemm", 10 + layer, at=at)
+    path = trace.write(tmp_path / "stacks.json")
+    table = hta_dsv4.load(path, frames=True).shares("layer").table
+    assert table.set_index("layer")["time_ns"].to_dict() == {"0": 10_000, "1": 11_000}
+    with pytest.raises(HtaDsv4Error, match="--frames"):
+        hta_dsv4.load(path).shares("layer")
