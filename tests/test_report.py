@@ -98,6 +98,18 @@ def test_what_a_bucket_hides_is_said_once_for_neighbours_and_only_where_it_is_mu
     assert table.rows[0][1].count("(") == 1
 
 
+def test_layers_and_steps_of_the_last_variant_are_at_hand_or_said_to_be_missing(runs):
+    """An eager last variant -> tables of its layers and steps; a graph alone -> steps, and what gives layers."""
+
+    def section(of):
+        return next(s for s in build(of).sections if s.title == "What asked for it")
+
+    eager, graph = section(runs[:1]), section(runs)
+    assert {"mhc_fused: layer x bucket, us/step", "mhc_fused: step x bucket, us"} < set(eager.folded)
+    assert "cuda_graph: step x bucket, us" in graph.folded
+    assert any("--companion" in t for t in graph.text)
+
+
 def test_plotly_is_in_the_page_once(page):
     """Many figures -> Plotly's script once, and the page below 7 MB."""
     assert page.count("plotly.js v") == 1

@@ -137,7 +137,7 @@ def build(
     sections = [_shares(runs, comparison)]
     if explanation is not None:
         sections.append(_changes(explanation, launches))
-    sections += [_origins(by_origin), _timelines(runs), _full(runs)]
+    sections += [_origins(by_origin, runs[-1]), _timelines(runs), _full(runs)]
     sections.append(_attack(found, without))
     if sweep is not None:
         sections.append(_sweep(sweep))
@@ -245,17 +245,21 @@ def _size(why: Why) -> float:
     return abs(after - before) / before if before else 1.0
 
 
-def _origins(by_origin: Sequence[Shares]) -> Section:
+def _origins(by_origin: Sequence[Shares], last: Run) -> Section:
+    """Buckets by origin of every variant, and of the last its layers and steps."""
     from hta_dsv4.present import figures
 
-    crosses = [cross_grid(shares) for shares in by_origin]
-    others = {f"{g.title}": (g,) for g in crosses}
+    text = ["A bucket says what a kernel is; an origin says which part of the model launched it."]
+    folded = {f"{g.title}": (g,) for g in map(cross_grid, by_origin)}
+    for keys in ("layer,bucket", "step,bucket") if last.counted.steps else ():
+        try:
+            made = _bare(cross_grid(last.shares(keys)))
+        except HtaDsv4Error as error:
+            text.append(f"{error}.")
+        else:
+            folded[made.title] = (made,)
     return Section(
-        "What asked for it",
-        ("A bucket says what a kernel is; an origin says which part of the model launched it.",),
-        (lambda theme: figures.heatmap(by_origin[-1], theme),),
-        (),
-        others,
+        "What asked for it", tuple(text), (lambda theme: figures.heatmap(by_origin[-1], theme),), (), folded
     )
 
 
