@@ -63,7 +63,7 @@ def cross_grid(shares: Shares) -> Grid:
     last = ("mean" if steps else "sum", cell(float(total), rank.steps),
             *(cell(float(wide[c].sum()), rank.steps) for c in columns))  # fmt: skip
     unit = "% of the sum" if not place else "us" if steps or not rank.steps else "us/step"
-    notes = shares.notes if place else (_headline(shares),) if total else ()
+    notes = (*shares.notes, *shares.early_note) if place else (_headline(shares),) if total else ()
     return Grid(
         f"{shares.label}: {first} x {second}, {unit}",
         (first, "sum", *(str(c) for c in columns)),
