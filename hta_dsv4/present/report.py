@@ -168,8 +168,11 @@ def _in_words(explanation: Explanation | None, stands: Sequence[Standing]) -> li
         return []
     at = {s.label: s for s in stands}
     whole = explanation.whole if len(explanation.pairs) > 1 else None
-    parts = [w.decomposition for w in (*explanation.pairs, *((whole,) if whole is not None else ()))]
-    return [change_in_words(p, at.get(p.base.label), at.get(p.other.label)) for p in parts]
+    changes = (*explanation.pairs, *((whole,) if whole is not None else ()))
+    return [
+        change_in_words(w, at.get(w.decomposition.base.label), at.get(w.decomposition.other.label))
+        for w in changes
+    ]
 
 
 def _hidden(by_origin: Sequence[Shares]) -> list[str]:

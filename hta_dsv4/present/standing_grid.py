@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hta_dsv4.analysis.diff import Decomposition
+from hta_dsv4.analysis.stats import WITHIN_NOISE, WITHIN_SPREAD
+from hta_dsv4.analysis.why import Why
 from hta_dsv4.present.falls import falls
 from hta_dsv4.present.grid import ABSENT, Grid
 from hta_dsv4.runs.standing import Standing
@@ -75,28 +76,32 @@ def _notes(found: Sequence[Standing]) -> tuple[str, ...]:
     return (*notes, *dict.fromkeys(s.note for s in found if s.note))
 
 
-def change_in_words(parts: Decomposition, before: Standing | None, after: Standing | None) -> str:
+def change_in_words(change: Why, before: Standing | None, after: Standing | None) -> str:
     """A change in one sentence: the step first, then GPU time and the effects behind most of it.
 
+    A GPU time that steps alone could move as far is given no reason: the effects of such a change are which steps were
+    recorded.
+
     Args:
-        parts: the decomposition.
+        change: the explained change.
         before: where the variant before stands, if known.
         after: where the one after does.
 
     Returns:
-        ``a → b: step 221.7 → 53.5 ms (4.15x); GPU 52.402 → 51.378 ms (-2.0 %), mostly duration: kv_cache (-0.871 ms)``.
+        ``a → b: step 53.5 → 31.6 ms (1.70x); GPU 51.378 → 30.967 ms (-39.7 %), mostly duration: fp4_moe (-20.472 ms)``.
     """
-    words = ""
+    parts, verdict, words = change.decomposition, change.sum_change.verdict, ""
     if before is not None and after is not None and (times := after.times_faster(before)) is not None:
         recorded = "" if after.unprofiled else "recorded "
         sizes = f"{before.step_ns / 1e6:,.1f} → {after.step_ns / 1e6:,.1f} ms"
         words = f"{recorded}step {sizes} ({_factor(times, after, before)}); "
     a, b = parts.base.per_step.own_ns, parts.other.per_step.own_ns
-    percent = f" ({100 * (b - a) / a:+.1f} %)" if a else ""
+    little = verdict in (WITHIN_SPREAD, WITHIN_NOISE)
+    percent = f" ({100 * (b - a) / a:+.1f} %{f', {verdict}' if little else ''})" if a else ""
     largest = sorted((f for f in falls(parts) if f.effect), key=lambda f: -abs(f.ns))[:2]
     told = [f for f in largest if abs(f.ns) >= SECOND * abs(largest[0].ns)]
     why = " and ".join(f"{f.label} ({f.ns / 1e6:+,.3f} ms)" for f in told)
     return (
         f"{parts.base.label} → {parts.other.label}: {words}GPU {a / 1e6:,.3f} → {b / 1e6:,.3f} ms{percent}"
-        + (f", mostly {why}" if why else "")
+        + (f", mostly {why}" if why and not little else "")
     )
