@@ -22,7 +22,8 @@ demo: $(VENV)/.core
 	$(BIN)/hta-dsv4 shares split_k --by bucket,origin
 	$(BIN)/hta-dsv4 scaling split_k_8k split_k_64k split_k --param max_context
 	mkdir -p build
-	$(BIN)/hta-dsv4 report original mma split_k indexer_triton mhc_fused cuda_graph fp8_split -o build/report.html
+	$(BIN)/hta-dsv4 report original mma split_k indexer_triton mhc_fused cuda_graph fp8_split -o build/report.html \
+		--companion cuda_graph=cuda_graph_eager --companion fp8_split=fp8_split_eager
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -311,3 +311,12 @@ def test_summary_is_never_added_to_an_input(tmp_path, pair):
         )
         assert (done.returncode, victim.read_bytes()) == (2, before)
         assert done.stderr == f"hta-dsv4: {victim}: this is a file being read; name another with --summary\n"
+
+
+@pytest.mark.parametrize(
+    ("base", "candidate", "code"), [("moe_tuned", "fp8_split", 0), ("fp8_split", "moe_tuned", 1)]
+)
+def test_the_examples_budgets_on_shipped_traces(base, candidate, code):
+    """The budgets in examples/ over what they were written for -> kept one way, broken the other."""
+    file = Path(__file__).parents[1] / "examples" / "budgets.toml"
+    assert cli("gate", "--budget", str(file), "--baseline", base, candidate).returncode == code
