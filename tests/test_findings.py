@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import hta_dsv4
 from hta_dsv4.analysis.costs.geometry import FLASH
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import Counted
@@ -415,6 +416,36 @@ def test_time_between_replays_asks_for_no_graph():
     assert found.title.startswith("between graph replays: a step takes 400.0 us without the profiler")
     assert "as one CUDA graph" not in found.title + found.action
     assert saved(found) == pytest.approx([t - idle.graph.graph_step_ns for t in (390_000, 400_000, 410_000)])
+
+
+def test_a_step_that_is_one_graph_is_told_so():
+    """Replays 0.02 ms apart, the step without the profiler as long as its replay -> a graph already, none to be won."""
+    rows, step = [], []
+    for i in range(40):
+        at = 1_000_000 + 45_000 * (i // 10) + 2_500 * (i % 10)
+        link = {col.LAUNCH_NAME: "cudaGraphLaunch", col.LAUNCH_INDEX: i // 10, col.LAUNCH_DUR_NS: 5_000}
+        rows.append(("k", at, 2_000, {"launch": 1_000_000 + 45_000 * (i // 10) - 9_000, **link}))
+        step.append(i // 10)
+    part = counted_of(rows, step)
+    cut = Window(0, 4, part.activities, part.step, part.run[part.step], part.run)
+    idle = idle_time("made", cut, event_table([]))
+    (found,) = launch_bound(
+        subject("made", part, Workload(), H200, META, idle=idle, timing={"unprofiled_step_ms": 0.025})
+    )
+    assert (found.kind, found.action) == (LEAVE, "leave it")
+    assert found.title == (
+        "launching: a step is one CUDA graph already; its replay takes 24.5 us, the step without the profiler 25.0 us"
+    )
+
+
+@pytest.mark.parametrize("name", ["cuda_graph", "moe_tuned", "fp8_split"])
+def test_shipped_graphs_are_told_no_graph_would_save(name):
+    """Captures of one graph launch a step -> no finding says that the GPU waits for the host or a graph saves."""
+    found = hta_dsv4.load(hta_dsv4.traces()[name]).findings()
+    said = [f.title for f in (*(r.finding for r in found.ranked), *found.leave) if f.rule == "launch_bound"]
+    assert len(said) == 1
+    assert "one CUDA graph already" in said[0]
+    assert "waits for the host" not in said[0]
 
 
 def test_a_host_in_time_is_left_alone():

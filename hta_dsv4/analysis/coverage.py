@@ -5,6 +5,7 @@ taken to be covered. That is an *upper bound* of the SMs at work: a kernel is ta
 its last nanosecond although its CTAs end at different times, and kernels that run together are taken to sit on
 different SMs. A GPU that is never idle can still be mostly empty, which idle time does not show and this does.
 
+* wall: of the steps, each from its first start to its last end; what lies between two steps is in no figure.
 * capacity: SMs x wall; covered + empty = capacity, exactly, in SM-nanoseconds.
 * Empty SM-time while kernels or copies run belongs to them in equal parts; while nothing runs, to ``(idle)``.
 * Copies and sets cover no SM: the copy engines do most of them, and a trace does not say which run on SMs.
@@ -53,13 +54,16 @@ class Coverage:
         rank: rank that stands for the variant.
         steps: counted steps; 0 where there are none, then figures are of the whole trace.
         sms: SMs of each device used, by device number.
-        wall_ns, busy_ns: of each device, added; busy is the time with any activity.
+        wall_ns, busy_ns: of each device, added; a step's wall is its own first start to its own last end, and busy the
+            time with any activity.
         capacity_sm_ns, covered_sm_ns: SMs x wall; SM-time covered (upper bound).
         bands: band of SMs covered -> time spent in it, one per :data:`BANDS`; they add up to the wall. ``up to 1/4`` is
             above 0 and up to a quarter of the SMs.
         unknown_ns: summed durations of kernels whose grid the trace does not say.
         table: one row per key and one for idle time, most empty SM-time first.
         notes: what makes the figures weaker than they look.
+        between_ns, between_count: from a step's last end to the next one's first start, added; how many such gaps. In
+            no other figure.
     """
 
     label: str
@@ -75,6 +79,8 @@ class Coverage:
     unknown_ns: int
     table: pd.DataFrame
     notes: tuple[str, ...] = ()
+    between_ns: int = 0
+    between_count: int = 0
 
     @property
     def empty_sm_ns(self) -> int:
@@ -228,11 +234,16 @@ def coverage(
         raise HtaDsv4Error(f"{where}: no kernel in the trace, so there is no SM to cover")
     bands = dict.fromkeys(BANDS, 0)
     empty = np.zeros(len(part.activities), dtype=np.int64)
-    capacity = covered = wall = busy = 0
+    capacity = covered = wall = busy = between_ns = between_count = 0
     for s in swept.sweeps:
-        dt = np.diff(s.times)
+        between = _between(part, s)
+        dt = np.where(between, 0, np.diff(s.times))
+        between_ns, between_count = (
+            between_ns + s.span.wall_ns - int(dt.sum()),
+            between_count + int(between.sum()),
+        )
         empty[s.span.rows] = s.empty
-        wall, capacity = wall + s.span.wall_ns, capacity + s.sms * s.span.wall_ns
+        wall, capacity = wall + int(dt.sum()), capacity + s.sms * int(dt.sum())
         covered += int((s.covered * dt).sum())
         busy += int(dt[s.running > 0].sum())
         for band, mask in zip(BANDS, _bands(s), strict=True):
@@ -256,8 +267,17 @@ def coverage(
     return Coverage(
         label=label, by=keys, rank=part.rank, steps=part.steps, sms=tuple(devices[d] for d in sorted(devices)),
         wall_ns=wall, busy_ns=busy, capacity_sm_ns=capacity, covered_sm_ns=covered, bands=bands, unknown_ns=unknown,
-        table=table, notes=(*said, *notes),
+        table=table, notes=(*said, *notes), between_ns=between_ns, between_count=between_count,
     )  # fmt: skip
+
+
+def _between(part: Window, s: Sweep) -> npt.NDArray[np.bool_]:
+    """Which pieces of a sweep lie between two steps."""
+    begun = np.searchsorted(s.span.start, s.times[:-1], side="right")
+    idle = np.flatnonzero((s.running == 0) & (begun < len(s.span.start)))
+    out = np.zeros(len(s.running), dtype=bool)
+    out[idle] = part.between_steps(s.span, begun[idle])
+    return out
 
 
 def _bands(s: Sweep) -> list[npt.NDArray[np.bool_]]:

@@ -53,6 +53,7 @@ BEFORE, NEXT = (
     "before",
     "next",
 )  # int64: rows of the window's activities: the one that reached furthest, and the next
+BETWEEN = "between"  # bool: it lies between two steps, in no step's wall
 PROFILER_NS = "profiler_ns"  # int64: part of host late or after a wait that the profiler's own work overlaps
 
 
@@ -62,7 +63,8 @@ class Gaps:
 
     Attributes:
         table: one row per gap, in time order per device; columns as documented in this module.
-        wall_ns, busy_ns: of each device over each run, added; gaps add up to their difference.
+        wall_ns, busy_ns: of each device over each run, added, with what lies between the steps; gaps add up to their
+            difference.
         reason: why causes are unknown throughout; ``""`` where they are not.
     """
 
@@ -88,25 +90,27 @@ def gaps(part: Window, events: pd.DataFrame) -> Gaps:
         The gaps.
     """
     found = [_of_span(s) for s in part.spans()]
-    begin, end, before, after = (
-        np.concatenate([f[i] for f in found]) if found else np.zeros(0, dtype=np.int64) for i in range(4)
+    begin, end, before, after, _ = (
+        np.concatenate([f[i] for f in found]) if found else np.zeros(0, dtype=np.int64) for i in range(5)
     )
+    between = [part.between_steps(s, f[4]) for s, f in zip(part.spans(), found, strict=True)]
     wall = sum(s.wall_ns for s in part.spans())
     mine = events[events[col.RANK] == part.rank] if len(events) else events
     reason = _unusable(part.activities)
     parts = _causes(part.activities, begin, end, before, after, _waits(mine), bool(reason))
     table = pd.DataFrame({BEGIN_NS: begin, GAP_NS: end - begin, BEFORE: before, NEXT: after, **parts})
+    table[BETWEEN] = np.concatenate(between) if between else np.zeros(0, dtype=bool)
     host = np.minimum(end, begin + parts[LATE] + parts[WAITED])
     table[PROFILER_NS] = _overlap(begin, host, _named(mine, lambda c: c == "overhead", lambda n: True))
     return Gaps(table, wall, wall - int((end - begin).sum()), reason)
 
 
-def _of_span(span: Span) -> tuple[Ints, Ints, Ints, Ints]:
-    """Begin and end of each gap of one device, the row that reached furthest before it, and the row after it."""
+def _of_span(span: Span) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Begin and end of each gap of one device, the row that reached furthest before it, the row and place after it."""
     reach = np.maximum.accumulate(span.end)
     furthest = np.maximum.accumulate(np.where(span.end == reach, np.arange(len(reach)), 0))
     at = np.flatnonzero(span.start[1:] > reach[:-1]) + 1
-    return reach[at - 1], span.start[at], span.rows[furthest[at - 1]], span.rows[at]
+    return reach[at - 1], span.start[at], span.rows[furthest[at - 1]], span.rows[at], at
 
 
 def _unusable(acts: pd.DataFrame) -> str:

@@ -1,6 +1,7 @@
 """Does the host keep the GPU waiting? Idle time by cause, the cost of launching, short kernels, and what a graph saves.
 
-Everything is exact but the graph's gain, which is modelled: a step that ran as one CUDA graph would keep the durations
+Wall and idle time are those of the steps, each from its first start to its last end, as in every table; what lies
+between two steps is a time of its own. Everything is exact but the graph's gain, which is modelled: a step that ran as one CUDA graph would keep the durations
 and overlaps of its activities, and each gap inside a step that was the host's, or the turnaround between two kernels of
 a stream, would shrink to the gap between two nodes of a graph. Gaps between two steps, after the host waited for the
 GPU, or across streams stay. The gap between nodes is the trace's own mean where it has graph launches (over all
@@ -13,7 +14,7 @@ is known, it stands beside. The step projected for a graph does not depend on it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,7 @@ import pandas as pd
 from hta_dsv4.analysis.counted import BUSY, IDLE, WALL
 from hta_dsv4.analysis.gaps import (
     BEFORE,
+    BETWEEN,
     CAUSES,
     GAP_NS,
     GRAPH,
@@ -103,17 +105,19 @@ class GraphGain:
 
 @dataclass(frozen=True)
 class IdleTime:
-    """Idle time and launching of one variant; times over its counted steps, ns.
+    """Idle time and launching of one variant; times over its counted steps, ns, without what lies between them.
 
     Attributes:
         label: the variant's name.
         by: what a row of ``by_next`` is.
         rank: rank that stands for the variant.
         step_count: counted steps; 0 where there are none, then figures are of the whole trace.
-        wall_ns, busy_ns: of each device, added.
+        wall_ns, busy_ns: of each device, added; of each step its own first start to its own last end.
         causes: cause -> idle time, one per :data:`~hta_dsv4.analysis.gaps.CAUSES`; they add up to the idle time.
         gap_count: number of gaps.
-        between_steps_ns: idle time in gaps between the last activity of a step and the first of another.
+        between_steps_ns: from a step's last end to the next one's first start in the same run, added: nobody's idle
+            time, and in none of the others.
+        between_causes: cause -> that time, as ``causes``; ``between_count`` how many such gaps.
         profiler_ns: part of the host's gaps that lies in the profiler's own work (buffers requested and flushed).
         by_next: idle time by what came next, most first.
         calls: launch calls by name: how many, and their summed durations on the host.
@@ -137,6 +141,8 @@ class IdleTime:
     causes: dict[str, int]
     gap_count: int
     between_steps_ns: int
+    between_causes: dict[str, int]
+    between_count: int
     profiler_ns: int
     by_next: pd.DataFrame
     calls: pd.DataFrame
@@ -186,7 +192,12 @@ def idle_time(
         HtaDsv4Error: unknown ``by``.
     """
     keys = parse_by(by)
-    found = gaps(part, events)
+    every = gaps(part, events)
+    between = every.table[BETWEEN].to_numpy(dtype=bool)
+    apart = every.table[between]
+    between_ns = int(apart[GAP_NS].sum())
+    inside = every.table[~between].reset_index(drop=True)
+    found = replace(every, table=inside, wall_ns=every.wall_ns - between_ns)
     launches = _launches(part)
     steps = _steps(part, found, launches)
     graph = None if found.reason or not part.steps else _graph(part, found, steps)
@@ -196,7 +207,7 @@ def idle_time(
     return IdleTime(
         label=label, by=keys, rank=part.rank, step_count=part.steps, wall_ns=found.wall_ns, busy_ns=found.busy_ns,
         causes={c: int(found.table[c].sum()) for c in CAUSES}, gap_count=len(found.table),
-        between_steps_ns=int(found.table[GAP_NS][~_within_step(part, found)].sum()),
+        between_steps_ns=between_ns, between_causes={c: int(apart[c].sum()) for c in CAUSES}, between_count=len(apart),
         profiler_ns=int(found.table[PROFILER_NS].sum()), by_next=_by_next(part, found, keys), calls=_calls(launches),
         launches=None if launches is None else len(launches),
         cadence_ns=float(np.median(np.diff(starts))) if len(starts) > 1 else None,

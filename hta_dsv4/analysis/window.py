@@ -44,6 +44,21 @@ class Window:
         """Sum, busy, wall, overlap and idle of each step (:func:`~hta_dsv4.analysis.counted.step_times`)."""
         return step_times(Counted(self.rank, self.activities, self.step, self.run_of_step))
 
+    def between_steps(self, span: Span, at: Ints) -> npt.NDArray[np.bool_]:
+        """Whether a gap ahead of an activity is in no step's wall: all before it are of earlier steps than all from it.
+
+        Args:
+            span: one of :meth:`spans`.
+            at: int64 [n], positions in it, from 1 on.
+
+        Returns:
+            Bool [n]; never true where the window shows no steps.
+        """
+        step = self.step[span.rows]
+        latest, soonest = np.maximum.accumulate(step), np.minimum.accumulate(step[::-1])[::-1]
+        apart: npt.NDArray[np.bool_] = latest[at - 1] < soonest[at]
+        return apart
+
     def spans(self) -> Iterator[Span]:
         """One span per run and device, in order of run, then device."""
         device = self.activities[col.DEVICE].to_numpy(dtype=np.int64, na_value=-1)

@@ -37,6 +37,8 @@ def coverage_grid(found: Sequence[Coverage]) -> Grid:
         (f"time, % of wall: {_BAND_SAID[b]}", *(_percent(v.bands[b], v.wall_ns) for v in found))
         for b in BANDS
     ]
+    gaps = [us(v.between_ns / v.between_count) if v.between_count else ABSENT for v in found]
+    rows.insert(3, ("between steps, us, mean gap", *gaps))
     packed = [round(v.covered_sm_ns * v.wall_ns / v.capacity_sm_ns) if v.capacity_sm_ns else 0 for v in found]
     rows += [
         ("packed, us/step", *(us(per_step(p, v.steps)) for p, v in zip(packed, found, strict=True))),
@@ -93,7 +95,8 @@ def _variant(v: Coverage) -> dict[str, Any]:
     return {
         "label": v.label, "rank": v.rank, "steps": v.steps, "sms": list(v.sms), "wall_ns": v.wall_ns,
         "busy_ns": v.busy_ns, "capacity_sm_ns": v.capacity_sm_ns, "covered_sm_ns": v.covered_sm_ns,
-        "empty_sm_ns": v.empty_sm_ns, "mean": v.mean, "mean_while_busy": v.mean_while_busy,
+        "empty_sm_ns": v.empty_sm_ns, "between_steps_ns": v.between_ns, "between_gaps": v.between_count,
+        "mean": v.mean, "mean_while_busy": v.mean_while_busy,
         "packing_ceiling": v.packing_ceiling, "bands_ns": dict(v.bands), "unknown_ns": v.unknown_ns,
         "rows": [{k: plain(row[k]) for k in (*v.by, *_COLUMNS)} for _, row in v.table.iterrows()],
         "notes": list(v.notes),

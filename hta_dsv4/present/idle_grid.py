@@ -17,7 +17,10 @@ _Pair = tuple[str, str]
 
 
 def idle_grid(found: Sequence[IdleTime]) -> Grid:
-    """Two columns per variant: time per step and percent of the wall; then launching, short kernels and the graph."""
+    """Two columns per variant: time per step and percent of the wall of the steps; then launching and the graph.
+
+    What lies between two steps is no step's: it has a line of its own, the mean of such a gap and no percent.
+    """
     headers: list[str] = [""]
     for v in found:
         headers += [f"{v.label} us" + ("/step" if v.step_count else ""), "%"]
@@ -28,10 +31,8 @@ def idle_grid(found: Sequence[IdleTime]) -> Grid:
     ]
     rows += [_line(f"  {c}", found, lambda v, c=c: _time(v, v.causes[c])) for c in CAUSES]
     rows += [
-        _line(
-            "  of it between steps", found, lambda v: _time(v, v.between_steps_ns) if v.step_count else _NONE
-        ),
         _line("  of it in the profiler's own work", found, lambda v: _time(v, v.profiler_ns)),
+        _line("between steps, mean gap", found, _between),
         _line("gaps", found, lambda v: (_count(v, v.gap_count), "")),
         _line("launch calls", found, lambda v: (_count(v, v.launches), "")),
         _line(
@@ -58,6 +59,10 @@ def _line(name: str, found: Sequence[IdleTime], cell: Any) -> tuple[str, ...]:
 
 def _time(v: IdleTime, ns: int) -> _Pair:
     return us(per_step(ns, v.step_count)), f"{100 * ns / v.wall_ns:.1f}" if v.wall_ns else ABSENT
+
+
+def _between(v: IdleTime) -> _Pair:
+    return (us(v.between_steps_ns / v.between_count), "") if v.between_count else _NONE
 
 
 def _count(v: IdleTime, n: int | None) -> str:
@@ -185,7 +190,8 @@ def _variant(v: IdleTime) -> dict[str, Any]:
     return {
         "label": v.label, "rank": v.rank, "steps": v.step_count, "wall_ns": v.wall_ns, "busy_ns": v.busy_ns,
         "idle_ns": v.idle_ns, "causes_ns": dict(v.causes), "host_ns": v.host_ns, "launch_bound": v.launch_bound,
-        "gaps": v.gap_count, "between_steps_ns": v.between_steps_ns, "profiler_ns": v.profiler_ns,
+        "gaps": v.gap_count, "profiler_ns": v.profiler_ns, "between_steps_ns": v.between_steps_ns,
+        "between_causes_ns": dict(v.between_causes), "between_gaps": v.between_count,
         "launches": v.launches, "cadence_ns": v.cadence_ns, "calls": rows(v.calls), "rows": rows(v.by_next),
         "each_step": rows(v.steps), "short_kernels": asdict(v.short),
         "graph": None if v.graph is None else {**asdict(v.graph), "method": "modelled"},

@@ -23,8 +23,9 @@ from hta_dsv4.classify.results import Explanation
 from hta_dsv4.present.cells import plain
 
 SCHEMA = 1
-SCHEMAS = dict.fromkeys(("diff", "scaling", "gate", "roofline", "findings", "whatif"), 2)
-"""Command -> its schema, where it is not :data:`SCHEMA`: 2 of what judges or compares, which is of own time."""
+SCHEMAS = dict.fromkeys(("diff", "scaling", "gate", "roofline", "findings", "whatif", "idle", "coverage"), 2)
+"""Command -> its schema, where it is not :data:`SCHEMA`: 2 of what judges or compares, which is of own time, and of
+idle time and coverage, which are of the steps without what lies between them."""
 
 Table = tuple[list[str], list[dict[str, Any]]]
 """Columns and rows, as ``--csv`` and ``--parquet`` write them."""
@@ -154,6 +155,7 @@ def _rank(rank: RankShares, keys: Sequence[str]) -> dict[str, Any]:
         "idle_ns": e.span_ns - e.busy_ns,
         "step_wall_ns": e.wall_ns if rank.steps else None,
         "between_ns": e.between_ns if rank.steps else None,
+        "gaps": e.gaps if rank.steps else None,
         "launches": e.launches,
         "outside": {"launches": rank.outside, "sum_ns": rank.outside_ns},
         "rows": _rows(rank.table, (*keys, *_ROW)),

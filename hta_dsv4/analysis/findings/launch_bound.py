@@ -40,11 +40,15 @@ def launch_bound(s: Subject) -> list[Finding]:
     if s.unprofiled_ns is not None:
         evidence.append(Evidence("step without the profiler (manifest)", s.unprofiled_ns, "ns"))
     wall = s.unprofiled_ns if s.unprofiled_ns is not None else graph.step_ns
+    inside = float(s.in_graph.mean())
+    one_graph = inside >= WHOLE and (idle.launches or 0) <= 2 * n
+    if one_graph and saved.mid < LITTLE * wall:
+        return [_one_graph(s, tuple(evidence), n)]
     if saved.mid < LITTLE * wall:
         return [
             Finding(
                 RULE, LEAVE,
-                f"launching: the GPU waits for the host in {percent(host, graph.step_ns)} of the recorded wall time; "
+                f"launching: the GPU waits for the host in {percent(host, idle.wall_ns / n)} of the recorded wall time; "
                 f"one graph would save {said(saved.mid)} of {said(wall)}"
                 + ("" if s.unprofiled_ns is None else " without the profiler"),
                 tuple(evidence), steps=n, saves=WALL, label=MODELLED, confidence=0.9,
@@ -53,8 +57,7 @@ def launch_bound(s: Subject) -> list[Finding]:
             )
         ]  # fmt: skip
     known = s.unprofiled_ns is not None
-    inside = float(s.in_graph.mean())
-    if inside >= WHOLE and (idle.launches or 0) <= 2 * n:
+    if one_graph:
         return [_between_replays(s, saved, tuple(evidence), n, wall)]
     evidence.append(Evidence("of the activities run in graph launches already", 100 * inside, "%"))
     return [
@@ -78,6 +81,20 @@ def launch_bound(s: Subject) -> list[Finding]:
             needs="" if known else "the time of a step without the profiler (a manifest, as hta-dsv4 capture writes)",
         )
     ]  # fmt: skip
+
+
+def _one_graph(s: Subject, evidence: tuple[Evidence, ...], steps: int) -> Finding:
+    """Nothing to win: a step is one graph, and takes hardly longer than its replay."""
+    assert s.idle is not None
+    assert s.idle.graph is not None
+    replay = said(s.idle.graph.graph_step_ns)
+    beside = "" if s.unprofiled_ns is None else f", the step without the profiler {said(s.unprofiled_ns)}"
+    return Finding(
+        RULE, LEAVE, f"launching: a step is one CUDA graph already; its replay takes {replay}{beside}", evidence,
+        steps=steps, saves=WALL, label=MODELLED, confidence=0.9,
+        because="every activity of a step is of one graph launch", check="hta-dsv4 idle TRACE", action="leave it",
+        stop=f"the step is within {100 * LITTLE:.0f} % of its replay",
+    )  # fmt: skip
 
 
 def _between_replays(
