@@ -113,7 +113,10 @@ def test_json_says_which_time_it_is_of():
         assert v["sum_ns"] == v["own_ns"] + v["early_ns"] == sum(r["time_ns"] for r in v["rows"])
         assert v["own_ns"] == sum(r["own_ns"] for r in v["rows"])
         assert v["wall_ns"] == v["step_wall_ns"] + v["between_ns"]
+        assert v["gaps"] == v["steps"] - 1
     (pair,) = body["explanation"]["pairs"]
+    for side, v in zip(("base", "other"), body["variants"], strict=True):
+        assert abs(pair["per_step"][side]["between_ns"] * v["gaps"] - v["between_ns"]) <= v["gaps"]
     for times in pair["per_step"].values():
         assert times["wall_ns"] == times["sum_ns"] - times["overlap_ns"] + times["idle_ns"]
         assert times["sum_ns"] == times["own_ns"] + times["early_ns"]
@@ -129,3 +132,23 @@ def test_text_says_early_where_there_is_some_and_only_there():
     assert "note: early: 1,593.2 us a step (4.9 % of the sum, 47 % of it _moe_fp4_gemm_w2_kernel)" in early
     assert "own" not in plain
     assert "early" not in plain
+
+
+def test_times_that_are_one_stand_in_one_row_below_the_table():
+    """One stream -> own = busy (under own) and early = overlap, or sum = busy alone; no row longer than its figures."""
+    early, plain = (cli("shares", str(shipped.traces()[n])).stdout for n in ("moe_tuned", "mma_c1"))
+    rows = [line.split("  ")[0] for line in early.splitlines()]
+    assert [r for r in rows if r in ("own = busy", "early = overlap", "between")] == [
+        "own = busy", "early = overlap", "between",
+    ]  # fmt: skip
+    (header,) = (line for line in early.splitlines() if line.startswith("bucket"))
+    (own,) = (line for line in early.splitlines() if line.startswith("own = busy"))
+    column = header.index("own us/step") + len("own us/step")
+    assert own[:column].split()[-1] == own.split()[3]
+    assert len(own[:column]) == column == len(own[:column].rstrip())
+    assert "\nsum = busy " in plain
+    assert "overlap" not in plain
+    (legend,) = (line for line in early.splitlines() if line.startswith("sum: durations added; "))
+    assert all(
+        f"{name}: " in legend for name in ("own", "busy", "early", "overlap", "wall", "idle", "between")
+    )

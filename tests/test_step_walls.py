@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,6 +33,16 @@ def test_a_gap_between_steps_is_no_steps_time():
     assert times["wall"].tolist() == [30, 40]
     assert times["idle"].tolist() == [10, 0]
     assert times["between"].tolist() == [970, 0]
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 8])
+def test_what_lies_between_is_a_mean_of_gaps(steps):
+    """1, 2, 3, 8 steps of 10 ns that begin every 100 ns -> the mean gap is 90 ns each time, and none of one."""
+    part = part_of([(100 * i, 10, 7, i) for i in range(steps)], range(steps))
+    mean, extent = StepTimes.mean(step_times(part)), counted_extent(part)
+    assert (mean.gaps, extent.gaps) == (steps - 1, steps - 1)
+    assert mean.between_ns == (90 if steps > 1 else 0)
+    assert extent.span_ns == steps * 10 + (steps - 1) * 90
 
 
 def test_steps_that_overlap_have_nothing_between():
@@ -67,4 +78,6 @@ def test_walls_and_betweens_add_up_to_the_run(rows):
     assert times["busy"].sum() == union <= times["own"].sum() == extent.own_ns
     assert (times["own"] + times["early"] == times["sum"]).all()
     mean = StepTimes.mean(times)
+    assert (mean.gaps, times["gaps"].sum()) == (extent.gaps, extent.gaps)
+    assert abs(mean.between_ns * mean.gaps - extent.between_ns) <= mean.gaps
     assert mean.wall_ns == mean.sum_ns - mean.early_ns - mean.streams_ns + mean.idle_ns

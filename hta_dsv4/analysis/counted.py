@@ -16,8 +16,8 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace import steps as steps_module
 from hta_dsv4.trace.steps import Steps
 
-SUM, OWN, EARLY, BUSY, OVERLAP, WALL, IDLE, BETWEEN = (
-    "sum", "own", "early", "busy", "overlap", "wall", "idle", "between",
+SUM, OWN, EARLY, BUSY, OVERLAP, WALL, IDLE, BETWEEN, GAPS = (
+    "sum", "own", "early", "busy", "overlap", "wall", "idle", "between", "gaps",
 )  # fmt: skip
 
 
@@ -93,7 +93,8 @@ def step_times(part: Counted) -> pd.DataFrame:
 
     ``sum = own + early``; ``overlap = sum - busy``, of which ``early`` is within streams and ``own - busy`` of
     different ones. A step's wall reaches from its first start to its last end, its idle time is wall minus busy, and
-    ``between`` is the time from its last end to the next step's first start in the same run. Where steps overlap, the
+    ``between`` is the time from its last end to the next step's first start in the same run, ``gaps`` 1 where there is
+    such a step: a run of N steps has N - 1 gaps, and a mean of ``between`` is taken over them. Where steps overlap, the
     earlier one has the time: between is 0 and the later wall begins where the earlier ends. Where two activities
     overlap, the later one's step is charged only with what it adds. So over a run of steps busy times add up to the
     union of its intervals, and walls and betweens to its length.
@@ -102,10 +103,10 @@ def step_times(part: Counted) -> pd.DataFrame:
         part: the counted part of a trace.
 
     Returns:
-        int64 [steps], columns ``sum, own, early, busy, overlap, wall, idle, between`` in ns.
+        int64 [steps], columns ``sum, own, early, busy, overlap, wall, idle, between`` in ns, and ``gaps``.
     """
     acts, n = part.activities, part.steps
-    total, own, busy, wall, between = (np.zeros(n, dtype=np.int64) for _ in range(5))
+    total, own, busy, wall, between, gaps = (np.zeros(n, dtype=np.int64) for _ in range(6))
     if len(acts):
         dur = acts[col.DUR_NS].to_numpy()
         start = acts[col.START_NS].to_numpy()
@@ -122,15 +123,16 @@ def step_times(part: Counted) -> pd.DataFrame:
             rows = order[a:b]
             reach = np.maximum.accumulate(np.append(start[rows[0]], end[rows[:-1]]))
             np.add.at(busy, part.step[rows], (end[rows] - np.maximum(start[rows], reach)).clip(min=0))
-        wall, between = _walls(part, start, end)
+        wall, between, gaps = _walls(part, start, end)
     columns = {SUM: total, OWN: own, EARLY: total - own, BUSY: busy, OVERLAP: total - busy}
-    return pd.DataFrame({**columns, WALL: wall, IDLE: wall - busy, BETWEEN: between}, dtype="int64")
+    columns |= {WALL: wall, IDLE: wall - busy, BETWEEN: between, GAPS: gaps}
+    return pd.DataFrame(columns, dtype="int64")
 
 
-def _walls(part: Counted, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Wall of each step, and the time from its last end to the next step's first start: int64 [steps] each, ns."""
+def _walls(part: Counted, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Wall of each step and the time to the next one's first start, ns, and whether there is one: int64 [steps]."""
     n = part.steps
-    wall, between = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
+    wall, between, gaps = (np.zeros(n, dtype=np.int64) for _ in range(3))
     first = np.full(n, np.iinfo(np.int64).max)
     np.minimum.at(first, part.step, start)
     last = np.full(n, np.iinfo(np.int64).min)
@@ -143,7 +145,8 @@ def _walls(part: Counted, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarra
         ends = np.maximum.accumulate(last[mine])
         wall[mine] = ends - np.maximum(begins, np.append(begins[0], ends[:-1]))
         between[mine[:-1]] = (begins[1:] - ends[:-1]).clip(min=0)
-    return wall, between
+        gaps[mine[:-1]] = 1
+    return wall, between, gaps
 
 
 def counted_extent(part: Counted) -> Extent:
@@ -157,8 +160,10 @@ def counted_extent(part: Counted) -> Extent:
     """
     acts, times = part.activities, step_times(part)
     kernels = int(acts.loc[acts[col.KIND] == col.KERNEL, col.DUR_NS].sum())
-    total, own, busy, wall, between = (int(times[k].sum()) for k in (SUM, OWN, BUSY, WALL, BETWEEN))
-    return Extent(total, kernels, own, busy, wall, between, len(acts))
+    total, own, busy, wall, between, gaps = (
+        int(times[k].sum()) for k in (SUM, OWN, BUSY, WALL, BETWEEN, GAPS)
+    )
+    return Extent(total, kernels, own, busy, wall, between, len(acts), gaps)
 
 
 def step_values(part: Counted, keys: np.ndarray) -> pd.DataFrame:

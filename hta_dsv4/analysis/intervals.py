@@ -52,6 +52,7 @@ class Extent:
         wall_ns: first start to last end; where there are steps, of each step, added.
         between_ns: from a step's last end to the first start of the next in its run, added.
         launches: number of activities.
+        gaps: number of times added in ``between_ns``: one less than the steps of each run.
     """
 
     sum_ns: int
@@ -61,6 +62,7 @@ class Extent:
     wall_ns: int
     between_ns: int
     launches: int
+    gaps: int = 0
 
     @property
     def early_ns(self) -> int:

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from hta_dsv4.analysis.counted import BETWEEN, BUSY, OWN, SUM, WALL, Counted, own_by_run
+from hta_dsv4.analysis.counted import BETWEEN, BUSY, GAPS, OWN, SUM, WALL, Counted, own_by_run
 from hta_dsv4.analysis.shares import divide_half_even
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
@@ -39,7 +39,8 @@ class StepTimes:
         early_ns: of these, before the activity ahead in the same stream had ended.
         streams_ns: own time of streams that run at the same time, counted more than once: own minus busy.
         idle_ns: nothing runs, within the step.
-        between_ns: from a step's last end to the next step's first start.
+        between_ns: from a step's last end to the next step's first start: the mean over the gaps, 0 without any.
+        gaps: number of gaps that were recorded, N - 1 in a run of N steps; of a difference, the fewer of the two.
     """
 
     sum_ns: int
@@ -47,14 +48,16 @@ class StepTimes:
     streams_ns: int
     idle_ns: int
     between_ns: int = 0
+    gaps: int = 0
 
     @classmethod
     def mean(cls, times: pd.DataFrame) -> StepTimes:
         """The mean over the steps of :func:`~hta_dsv4.analysis.counted.step_times`, rounded so that times add up."""
         n = len(times)
         total, own, busy, wall = (divide_half_even(int(times[k].sum()), n) for k in (SUM, OWN, BUSY, WALL))
-        period = divide_half_even(int(times[WALL].sum()) + int(times[BETWEEN].sum()), n)
-        return cls(total, total - own, own - busy, wall - busy, period - wall)
+        gaps = int(times[GAPS].sum())
+        between = divide_half_even(int(times[BETWEEN].sum()), gaps) if gaps else 0
+        return cls(total, total - own, own - busy, wall - busy, between, gaps)
 
     @property
     def own_ns(self) -> int:
@@ -83,6 +86,7 @@ class StepTimes:
             self.streams_ns - other.streams_ns,
             self.idle_ns - other.idle_ns,
             self.between_ns - other.between_ns,
+            min(self.gaps, other.gaps),
         )
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from hta_dsv4.analysis import diff as d
 from hta_dsv4.analysis.launch_changes import LaunchChanges
+from hta_dsv4.analysis.profile import StepTimes
 from hta_dsv4.analysis.stats import Change
 from hta_dsv4.analysis.why import Explanation, Why
 from hta_dsv4.present.diff_words import (
@@ -159,11 +160,20 @@ def _wall_rows(
         row("- overlap", "streams_ns"),
         row("+ idle", "idle_ns"),
         row("= wall", "wall_ns", wall),
-        row("between steps", "between_ns"),
+        _between_row(base, other, blank, empty, nothing),
     ]
     if measure(parts) == "sum":
         return [total, *after]
     return [row("sum", "sum_ns"), row("- early", "early_ns"), ("= own", *total[1:]), *after]
+
+
+def _between_row(
+    base: StepTimes, other: StepTimes, blank: Sequence[str], empty: Sequence[str], nothing: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The mean gap between steps; a capture of a single step has none."""
+    each = (us(t.between_ns) if t.gaps else ABSENT for t in (base, other))
+    change = (other - base).between_ns if base.gaps and other.gaps else None
+    return ("between steps", *blank, *each, signed(change), *empty, *nothing)
 
 
 def _spread(why: Why) -> list[str]:

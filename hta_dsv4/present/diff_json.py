@@ -85,7 +85,7 @@ def _match(match: Match) -> dict[str, Any]:
     }
 
 
-def _times(times: StepTimes) -> dict[str, int]:
+def _times(times: StepTimes) -> dict[str, int | None]:
     return {
         "sum_ns": times.sum_ns,
         "own_ns": times.own_ns,
@@ -94,7 +94,8 @@ def _times(times: StepTimes) -> dict[str, int]:
         "idle_ns": times.idle_ns,
         "busy_ns": times.busy_ns,
         "wall_ns": times.wall_ns,
-        "between_ns": times.between_ns,
+        "between_ns": times.between_ns if times.gaps else None,
+        "gaps": times.gaps,
     }
 
 

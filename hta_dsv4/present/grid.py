@@ -27,6 +27,7 @@ class Grid:
         notes: sentences below.
         left: how many leading columns are left-aligned and may be shortened to fit.
         lead: sentences between the title and the table.
+        legend: what the rows below the rule are, a line of its own right under the table.
         prose: whether the left columns hold sentences, which are never shortened.
     """
 
@@ -38,6 +39,7 @@ class Grid:
     left: int = 1
     lead: tuple[str, ...] = ()
     prose: bool = False
+    legend: str = ""
 
 
 def us(ns: int | float | None) -> str:

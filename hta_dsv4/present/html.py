@@ -71,7 +71,7 @@ def grid_html(grid: Grid, full: bool = False) -> str:
         [cell(h) for h in grid.headers],
         [[cell(c) for c in row] for row in grid.rows],
         [[cell(c) for c in row] for row in grid.footer],
-        [printable(n) for n in grid.notes],
+        [printable(n) for n in (grid.legend, *grid.notes) if n],
         [printable(n) for n in grid.lead],
         grid.left,
     )

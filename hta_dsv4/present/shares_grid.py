@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -16,32 +17,54 @@ from hta_dsv4.present.grid import ABSENT, Grid, count, per_step, percent, shown_
 
 
 def _extent_rows(ranks: Sequence[RankShares]) -> list[tuple[str, str]]:
-    """Names of the times below a table, and what each is; those that say nothing of any rank are left out."""
+    """Keys of the times below a table, and the label of each.
+
+    Times that are one and the same on every rank share a row (``own = busy`` where streams do not run side by side),
+    and those that say nothing of any rank have none.
+    """
     early = any(r.extent.early_ns for r in ranks)
+    streams = any(r.extent.streams_ns for r in ranks)
+    if early and streams:
+        work = [(k, k) for k in ("sum", "own", "busy", "overlap", "early", "streams")]
+    elif early:
+        work = [("sum", "sum"), ("own", "own = busy"), ("early", "early = overlap")]
+    elif streams:
+        work = [(k, k) for k in ("sum", "busy", "overlap")]
+    else:
+        work = [("sum", "sum = busy")]
+    after = [(k, k) for k in ("wall", "idle")]
+    return [*work, *after, *([("between", "between")] if any(r.extent.gaps for r in ranks) else [])]
+
+
+def _legend(ranks: Sequence[RankShares]) -> str:
+    """What each row below a table is, in one line; ``busy`` and ``overlap`` also where they share a row."""
     steps = any(r.steps for r in ranks)
-    return [
-        ("sum", "summed durations"),
-        *([("own", "sum - early")] if early else []),
-        ("busy", "union of intervals"),
-        ("overlap", "sum - busy"),
-        *([("early", "started before the one ahead had ended")] if early else []),
-        *([("streams", "own - busy")] if early and any(r.extent.streams_ns for r in ranks) else []),
-        ("wall", "a step's first start to last end" if steps else "first start to last end"),
-        ("idle", "wall - busy"),
-        *(
-            [("between", "a step's end to the next one's start")]
-            if any(r.extent.between_ns for r in ranks)
-            else []
-        ),
-    ]
+    gaps = sorted({r.extent.gaps for r in ranks if r.extent.gaps})
+    mean = f", mean of {' or '.join(map(str, gaps))}" if gaps and gaps != [1] else ""
+    meanings = {
+        "sum": "durations added",
+        "own": "sum - early",
+        "busy": "union of intervals",
+        "overlap": "sum - busy",
+        "early": "started before the one ahead had ended",
+        "streams": "own - busy",
+        "wall": "a step's first start to last end" if steps else "first start to last end",
+        "idle": "wall - busy",
+        "between": f"a step's end to the next one's start{mean}",
+    }
+    names = [name for _, label in _extent_rows(ranks) for name in label.split(" = ")]
+    return "; ".join(f"{name}: {meanings[name]}" for name in names)
 
 
 def _extent_values(rank: RankShares) -> dict[str, int]:
+    """The times per step, ``between`` per gap; totals where there are no steps."""
     e = rank.extent
-    return {
+    totals = {
         "sum": e.sum_ns, "own": e.own_ns, "busy": e.busy_ns, "overlap": e.overlap_ns, "early": e.early_ns,
-        "streams": e.streams_ns, "wall": e.wall_ns, "idle": e.idle_ns, "between": e.between_ns,
+        "streams": e.streams_ns, "wall": e.wall_ns, "idle": e.idle_ns,
     }  # fmt: skip
+    each = {k: per_step(v, rank.steps) for k, v in totals.items()}
+    return {**each, "between": per_step(e.between_ns, e.gaps)}
 
 
 def shares_grid(shares: Shares, top: int = 0) -> Grid:
@@ -89,17 +112,27 @@ def shares_grid(shares: Shares, top: int = 0) -> Grid:
             )
         )
     footer = []
-    for name, what in _extent_rows([rank]):
+    for name, label in _extent_rows([rank]):
         first, *others = _extent_cells(rank, name, "sum")
-        owned = ((us(per_step(rank.extent.own_ns, rank.steps)) if name == "sum" else ""),) if early else ()
-        footer.append((f"{name}: {what}", *[""] * (len(keys) - 1), first, *owned, *others, "", ""))
+        times = (
+            ((first, "") if name != "own" else ("", first)) if early else (first,)
+        )  # each below its own kind
+        footer.append((label, *[""] * (len(keys) - 1), *times, *others, "", ""))
     steps = steps_said(rank.steps) if rank.steps else "no steps: totals of the trace"
     headers = (
         *keys, unit, *((f"own {unit}",) if early else ()), "% of sum", "launches" + ("/step" if rank.steps else ""),
         "mean us", "median us",
     )  # fmt: skip
     notes = (*shares.notes, *shares.early_note)
-    return Grid(f"{shares.label}: {steps}", headers, tuple(rows), tuple(footer), notes, left=len(keys))
+    return Grid(
+        f"{shares.label}: {steps}",
+        headers,
+        tuple(rows),
+        tuple(footer),
+        notes,
+        len(keys),
+        legend=_legend([rank]),
+    )
 
 
 def _ranks_grid(shares: Shares, top: int) -> Grid:
@@ -118,19 +151,17 @@ def _ranks_grid(shares: Shares, top: int) -> Grid:
     ]
     blank = [""] * (len(keys) - 1)
     footer = []
-    for name, what in _extent_rows(shares.ranks):
-        per_rank = [
-            per_step(_extent_values(r)[name], r.steps if time == sh.TIME_NS_PER_STEP else 0)
-            for r in shares.ranks
-        ]
-        footer.append(
-            (f"{name}: {what}", *blank, *(us(v) for v in per_rank), us(int(sh.rank_median(per_rank))))
-        )
+    ranks = shares.ranks
+    if time == sh.TIME_NS:  # of totals beside each other, also those of a rank that shows steps
+        ranks = tuple(replace(r, steps=0) for r in ranks)
+    for name, label in _extent_rows(ranks):
+        per_rank = [_extent_values(r)[name] for r in ranks]
+        footer.append((label, *blank, *(us(v) for v in per_rank), us(int(sh.rank_median(per_rank)))))
     unit = "us/step" if time == sh.TIME_NS_PER_STEP else "us"
     headers = (*keys, *(f"rank {r.rank} {unit}" for r in shares.ranks), "median")
     title = f"{shares.label}: {len(shares.ranks)} ranks, never summed; rank {shares.median_rank.rank} is the median"
     notes = (*shares.notes, *shares.early_note)
-    return Grid(title, headers, tuple(rows), tuple(footer), notes, left=len(keys))
+    return Grid(title, headers, tuple(rows), tuple(footer), notes, len(keys), legend=_legend(ranks))
 
 
 def comparison_grid(comparison: Comparison, top: int = 0) -> Grid:
@@ -167,20 +198,25 @@ def comparison_grid(comparison: Comparison, top: int = 0) -> Grid:
     if shown < len(table):
         rest = table.iloc[shown:].sum(numeric_only=False, min_count=1)
         rows.append((f"({len(table) - shown} more)", *[""] * (len(keys) - 1), *cells(rest)))
+    ranks = [v.median_rank for v in variants]
     footer = [
-        (f"{name}: {what}", *[""] * (len(keys) - 1), *_extent_changes(variants, name))
-        for name, what in _extent_rows([v.median_rank for v in variants])
+        (label, *[""] * (len(keys) - 1), *_extent_changes(variants, name))
+        for name, label in _extent_rows(ranks)
     ]
     title = " | ".join(f"{v.label}: {steps_said(steps[v.label])}" for v in variants)
-    return Grid(title, tuple(headers), tuple(rows), tuple(footer), comparison.notes, left=len(keys))
+    return Grid(
+        title, tuple(headers), tuple(rows), tuple(footer), comparison.notes, len(keys), legend=_legend(ranks)
+    )
 
 
 def _extent_cells(rank: RankShares, name: str, whole: str) -> list[str]:
-    """Time per step, percent of the sum or of the own time, and (for the sum alone) launches."""
+    """Time per step (or gap), percent of the sum or of the own time, and (for the sum alone) launches."""
+    if name == "between" and not rank.extent.gaps:
+        return [ABSENT, ABSENT, ""]
     values = _extent_values(rank)
     part = percent(values[name] / values[whole]) if values[whole] else ABSENT
     launches = count(rank.extent.launches / max(rank.steps, 1)) if name == "sum" else ""
-    return [us(per_step(values[name], rank.steps)), part, launches]
+    return [us(values[name]), part, launches]
 
 
 def _extent_changes(variants: Sequence[Shares], name: str) -> list[str]:
@@ -189,8 +225,7 @@ def _extent_changes(variants: Sequence[Shares], name: str) -> list[str]:
     for v in variants[1:]:
         rank = v.median_rank
         change = None
-        if rank.steps and base.steps:
-            now, before = _extent_values(rank)[name], _extent_values(base)[name]
-            change = per_step(now, rank.steps) - per_step(before, base.steps)
+        if rank.steps and base.steps and (name != "between" or (rank.extent.gaps and base.extent.gaps)):
+            change = _extent_values(rank)[name] - _extent_values(base)[name]
         out += [*_extent_cells(rank, name, "own"), signed_us(change)]
     return out

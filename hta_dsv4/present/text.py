@@ -66,6 +66,8 @@ def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
         out.print(Text("  " + printable(line)), soft_wrap=True)
     if grid.rows or grid.footer:
         _print_table(grid, out, full)
+    if grid.legend:
+        out.print(Text(printable(grid.legend), style="dim"), soft_wrap=True)
     for note in grid.notes:
         out.print(Text("note: " + printable(note)), soft_wrap=True)
 
@@ -171,6 +173,8 @@ def markdown(grid: Grid) -> str:
     lines = [f"**{cell(grid.title)}**", *(item for text in grid.lead for item in ("", cell(text)))]
     if grid.rows or grid.footer:
         lines += ["", line(grid.headers), rule, *(line(r) for r in (*grid.rows, *grid.footer))]
+    if grid.legend:
+        lines += ["", cell(grid.legend)]
     if grid.notes:
         lines += ["", *(f"- {cell(n)}" for n in grid.notes)]
     return "\n".join(lines) + "\n"
