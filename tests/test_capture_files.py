@@ -84,6 +84,22 @@ def test_summary_is_exact_and_by_scope(tmp_path: Path) -> None:
     assert summary.scope_ns == {"indexer/logits": 4500, "": 1}
 
 
+def test_summary_counts_early_starts_once(tmp_path: Path) -> None:
+    """A kernel that starts 2 us before the one ahead ends, another stream beside -> own time as the reader has it."""
+    from hta_dsv4.analysis.own_time import own_ns
+    from hta_dsv4.trace.reader import read_trace
+
+    rows = [("a", 7, 10, 5), ("b", 7, 13, 4.5), ("inside", 7, 14, 1), ("beside", 9, 11, 3)]
+    events = [
+        {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur,
+         "args": {"stream": stream, "device": 0, "correlation": i}}
+        for i, (name, stream, ts, dur) in enumerate(rows, 1)
+    ]  # fmt: skip
+    _, summary = kept(tmp_path, json.dumps({"traceEvents": events}))
+    assert (summary.activity_ns, summary.own_ns) == (13_500, 7_500 + 3_000)
+    assert summary.own_ns == own_ns(read_trace(tmp_path / "out.json").activities).sum()
+
+
 @pytest.mark.parametrize(("slim", "arrows"), [("all", 1), ("flows", 0)])
 def test_slimming_keeps_what_launched(tmp_path: Path, slim: str, arrows: int) -> None:
     """Slim -> operators and calls that launched nothing go; launches, waits and activities stay; it is said."""

@@ -166,7 +166,7 @@ def test_many_kernels_are_fast() -> None:
 
 
 def test_shipped_cuda_graph() -> None:
-    """The graph trace -> 8 % of the SM-time is empty, idle or not; 4.9 % of the steps' wall on at most 33 of 132 SMs."""
+    """The graph trace -> 8 % of the SM-time is empty, idle or not; 4.9 % of the wall on at most 33 of 132 SMs."""
     run = hta_dsv4.load(hta_dsv4.traces()["cuda_graph"])
     found = run.coverage("bucket")
     extent = run.shares().median_rank.extent

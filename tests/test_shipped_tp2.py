@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 import hta_dsv4
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.trace.activities import DUR_NS, GRID_X, GRID_Z, KERNEL, KIND, NAME, SCOPE, START_NS
 from hta_dsv4.trace.manifest import FOLDER_MANIFEST, Manifest, read_folder_manifest
 from hta_dsv4.trace.reader import read_trace
@@ -103,6 +104,8 @@ def test_manifest_counts_what_the_reader_counts(folder: str, rank: int) -> None:
     assert int(table[DUR_NS].sum()) == pytest.approx(
         entry.timing.activity_ms * entry.steps * 1e6, abs=entry.steps
     )
+    assert entry.timing.own_ms is not None
+    assert int(own_ns(table).sum()) == pytest.approx(entry.timing.own_ms * entry.steps * 1e6, abs=entry.steps)
 
 
 @pytest.mark.parametrize(("folder", "rank"), RANKS)

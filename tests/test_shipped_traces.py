@@ -136,6 +136,9 @@ def test_file_is_counted_to_the_nanosecond(variant: str) -> None:
     assert int(table[DUR_NS].sum()) == total
     timing = manifest.timing
     assert round(timing.activity_ms * manifest.steps * 1e6) == pytest.approx(total, abs=manifest.steps)
+    own = int(own_ns(table).sum())
+    assert timing.own_ms is not None
+    assert round(timing.own_ms * manifest.steps * 1e6) == pytest.approx(own, abs=manifest.steps)
     assert round(timing.activities * manifest.steps) == pytest.approx(len(lines), abs=1)
 
 

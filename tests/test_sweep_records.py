@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hta_dsv4.analysis.speedup import speedups
 from hta_dsv4.analysis.throughput import throughput
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.machine import dumps
@@ -71,8 +72,41 @@ def test_shipped_captures_are_one_variant_by_their_manifests() -> None:
     line = throughput(gpu).line
     assert line is not None
     assert line.per_request_ns / 1e6 == pytest.approx(10.4, abs=0.1)
-    assert line.ceiling.tokens_per_s == pytest.approx(96.1, abs=0.1)
+    assert line.ceiling.tokens_per_s == pytest.approx(96.2, abs=0.1)
     assert "in place of its step time" in gpu.notes[0]
+
+
+def test_gpu_time_is_own_time() -> None:
+    """tuned_c1, whose kernels start early -> 9.68 ms of GPU time, below its step of 11.12, not the sum's 11.16."""
+    (sweep,) = read_sweeps(["tuned_c1"], gpu_time=True)
+    (step,) = read_sweeps(["tuned_c1"])
+    assert sweep.repeats[0].mean_step_ns == pytest.approx(9.675131e6, rel=1e-6)
+    assert step.repeats[0].mean_step_ns == pytest.approx(11.12e6, rel=2e-3)
+    assert "summed" not in sweep.notes[0]
+
+
+def test_a_manifest_without_own_time_is_told(tmp_path: Path) -> None:
+    """A manifest of before own times -> its summed durations, and the note says at which C and what they count."""
+    from hta_dsv4.shipped import traces_dir
+
+    text = (traces_dir() / "manifest.toml").read_text()
+    older = "\n".join(line for line in text.splitlines() if not line.startswith("own_ms"))
+    (tmp_path / "manifest.toml").write_text(older)
+    sweep = next(s for s in read_sweeps([str(tmp_path)], gpu_time=True) if s.label == "tuned (GPU time)")
+    assert sweep.repeats[0].mean_step_ns == pytest.approx(11.158709e6, rel=1e-6)
+    assert "at C=1, 32 the manifest states summed durations alone" in sweep.notes[0]
+
+
+def test_gpu_time_is_no_multiple_of_step_time() -> None:
+    """Steps of mma beside its own GPU time -> no multiple of each other; of alike ones there is."""
+    steps, gpu = (throughput(read_sweeps(["mma", "mma_c1"], gpu_time=g)[0]) for g in (False, True))
+    other = throughput(read_sweeps(["split_k", "split_k_c1"], gpu_time=True)[0])
+    titles = [g.title for g in throughput_grids([steps, gpu])]
+    assert not any("as a multiple" in t for t in titles)
+    assert [v["against_first"] for v in sweep_body([steps, gpu])["variants"]] == [None, []]
+    assert [s.concurrency for s in speedups(gpu, other)] == [1, 32]
+    (alike,) = [g for g in throughput_grids([gpu, other, steps]) if "as a multiple" in g.title]
+    assert [row[0] for row in alike.rows] == ["split_k (GPU time)"]
 
 
 def test_captures_of_other_contexts_are_other_variants() -> None:

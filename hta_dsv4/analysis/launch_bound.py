@@ -1,11 +1,11 @@
 """Does the host keep the GPU waiting? Idle time by cause, the cost of launching, short kernels, and what a graph saves.
 
 Wall and idle time are those of the steps, each from its first start to its last end, as in every table; what lies
-between two steps is a time of its own. Everything is exact but the graph's gain, which is modelled: a step that ran as one CUDA graph would keep the durations
-and overlaps of its activities, and each gap inside a step that was the host's, or the turnaround between two kernels of
-a stream, would shrink to the gap between two nodes of a graph. Gaps between two steps, after the host waited for the
-GPU, or across streams stay. The gap between nodes is the trace's own mean where it has graph launches (over all
-neighbouring nodes, also those that overlap), else :data:`NODE_GAP_NS`.
+between two steps is a time of its own. Everything is exact but the graph's gain, which is modelled: a step that ran as
+one CUDA graph would keep the durations and overlaps of its activities, and each gap inside a step that was the host's,
+or the turnaround between two kernels of a stream, would shrink to the gap between two nodes of a graph. Gaps between
+two steps, after the host waited for the GPU, or across streams stay. The gap between nodes is the trace's own mean
+where it has graph launches (over all neighbouring nodes, also those that overlap), else :data:`NODE_GAP_NS`.
 
 Profiling slows every launch, so an idle time that is the host's is an upper bound; where the time of an unprofiled step
 is known, it stands beside. The step projected for a graph does not depend on it.

@@ -44,8 +44,11 @@ def speedups(base: Throughput, other: Throughput) -> tuple[Speedup, ...]:
         other: what is compared.
 
     Returns:
-        One per concurrency at which both have a figure, increasing.
+        One per concurrency at which both have a figure, increasing; none where one is of GPU time and the other of
+        step time.
     """
+    if base.sweep.of_gpu_time != other.sweep.of_gpu_time:
+        return ()
     before, after = _steps(base), _steps(other)
     out = []
     for c in sorted(set(before) & set(after)):

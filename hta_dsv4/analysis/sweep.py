@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 Fact = str | int | float
 
+TIME, OWN_GPU_TIME = "time", "own GPU time"
+"""Entry of ``about`` that says that a GPU's own time stands in place of the step's time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -74,3 +77,8 @@ class Sweep:
     made_at: str = ""
     about: Mapping[str, Fact] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def of_gpu_time(self) -> bool:
+        """Whether its times are the GPU's own, not those of steps: the two are no multiples of each other."""
+        return self.about.get(TIME) == OWN_GPU_TIME

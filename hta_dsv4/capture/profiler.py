@@ -258,6 +258,7 @@ class DecodeCapture:
             activity_ms=round(summary.activity_ns / self.steps / 1e6, 6),
             activities=round(summary.activities / self.steps, 2),
             launches=round(summary.launches / self.steps, 2),
+            own_ms=round(summary.own_ns / self.steps / 1e6, 6),
         )
         manifest = Manifest(
             trace=self.out.name,

@@ -41,6 +41,7 @@ class Summary:
     Attributes:
         activities: kernels, copies and sets.
         activity_ns: their summed durations, exact.
+        own_ns: what each adds to the time its stream is busy, added; as :mod:`hta_dsv4.analysis.own_time` has it.
         launches: CPU calls that caused at least one of them.
         scope_ns: part of the model (scope without its layer, "" outside any) -> summed durations.
         removed: sentences on what was taken out.
@@ -48,6 +49,7 @@ class Summary:
 
     activities: int
     activity_ns: int
+    own_ns: int
     launches: int
     scope_ns: dict[str, int]
     removed: tuple[str, ...]
@@ -114,6 +116,7 @@ def clean_trace(raw: Path, out: Path, *, slim: Slim = "") -> tuple[bytes, Summar
     return body, Summary(
         activities=len(summary_events.activities),
         activity_ns=sum(_ns(e.get("dur", 0)) for e in summary_events.activities),
+        own_ns=_own_ns(summary_events.activities),
         launches=len(summary_events.launches),
         scope_ns=_scopes(events, summary_events),
         removed=tuple(removed),
@@ -135,6 +138,25 @@ def _ns(microseconds: float | int | str) -> int:
     if len(fraction) <= 3 and whole.isdecimal():  # what profilers write; the decimal path is ten times slower
         return int(whole) * 1000 + int(fraction.ljust(3, "0"))
     return int((Decimal(text) * 1000).to_integral_value())
+
+
+def _own_ns(activities: Iterable[Event]) -> int:
+    """Own times added: the union of each stream's intervals; one that names no stream owns all of its duration."""
+    streams: dict[tuple[Any, Any, Any], list[tuple[int, int]]] = defaultdict(list)
+    total = 0
+    for event in activities:
+        args = event.get("args", {})
+        first, took = _ns(event["ts"]), max(_ns(event.get("dur", 0)), 0)
+        if args.get("stream") is None:
+            total += took
+        else:
+            streams[event.get("pid"), args.get("device"), args["stream"]].append((first, first + took))
+    for intervals in streams.values():
+        reach = min(intervals)[0]
+        for first, last in sorted(intervals):
+            total += max(last - max(first, reach), 0)
+            reach = max(reach, last)
+    return total
 
 
 def _dump(trace: dict[str, Any]) -> bytes:

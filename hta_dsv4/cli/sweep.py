@@ -81,7 +81,7 @@ def sweep(
         ),
     ] = None,
     gpu_time: Annotated[
-        bool, typer.Option("--gpu-time", help="Of captures: the step's summed GPU time, not its step time.")
+        bool, typer.Option("--gpu-time", help="Of captures: the step's GPU time (own), not its step time.")
     ] = False,
     prompt_tokens: Annotated[
         int, typer.Option("--prompt-tokens", help="--server: tokens of each prompt.", min=1)

@@ -61,7 +61,7 @@ def _against_first(found: Sequence[Throughput]) -> Grid | None:
         return None
     headers = ("variant", *(h for c in values for h in (f"C={c:,} times", "95 % interval")))
     rows = []
-    for label, at in pairs.items():
+    for label, at in ((label, at) for label, at in pairs.items() if at):
         cells = [label]
         for c in values:
             s = at.get(c)

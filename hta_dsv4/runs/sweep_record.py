@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from hta_dsv4.analysis.sweep import Fact, Repeat, Request, Sweep
+from hta_dsv4.analysis.sweep import OWN_GPU_TIME, TIME, Fact, Repeat, Request, Sweep
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.shipped import resolve
 from hta_dsv4.trace.manifest import FOLDER_MANIFEST, Manifest, manifest_for, read_folder_manifest
@@ -74,7 +74,7 @@ def read_sweeps(inputs: Sequence[str], gpu_time: bool = False) -> list[Sweep]:
         inputs: each ``[LABEL=]PATH`` of a record, a table, a trace with a manifest, a folder's ``manifest.toml`` or the
             folder; or the name of a shipped trace. Captures of one name (but for its ``_cN``) that differ in nothing
             but C are one variant; those of one LABEL whatever they are called.
-        gpu_time: of captures, take the summed GPU time of a step instead of the step's time without the profiler.
+        gpu_time: of captures, take the GPU time of a step (own times) instead of the step's time without the profiler.
 
     Returns:
         The variants, in the order in which they were named first.
@@ -275,7 +275,8 @@ def _sweep_of(label: str | None, group: Sequence[Manifest], gpu_time: bool) -> S
     name = label or _stem(group[0])
     repeats: list[Repeat] = []
     for m in sorted(group, key=lambda m: m.concurrency):
-        step_ms = m.timing.activity_ms if gpu_time else m.timing.unprofiled_step_ms
+        own_ms = m.timing.activity_ms if m.timing.own_ms is None else m.timing.own_ms
+        step_ms = own_ms if gpu_time else m.timing.unprofiled_step_ms
         steps = m.steps if gpu_time else m.timing.unprofiled_steps
         _check(f"{m.trace}: manifest", m.concurrency, m.concurrency / step_ms if step_ms else math.inf)
         number = 1 + sum(r.concurrency == m.concurrency for r in repeats)
@@ -289,9 +290,19 @@ def _sweep_of(label: str | None, group: Sequence[Manifest], gpu_time: bool) -> S
             about[key] = value
     if "name" in first.device:
         about["device"] = str(first.device["name"])
+    if gpu_time:
+        about[TIME] = OWN_GPU_TIME
+    summed = sorted({m.concurrency for m in group if m.timing.own_ms is None})
     counts = sorted({m.timing.unprofiled_steps for m in group})
     note = (
-        "summed GPU time of a recorded step in place of its step time: what it would be if nothing kept the GPU waiting"
+        "GPU time of a recorded step (own times) in place of its step time: what it would be if nothing kept the GPU "
+        "waiting"
+        + (
+            f"; at C={', '.join(map(str, summed))} the manifest states summed durations alone (no timing.own_ms), "
+            "which count twice what starts early"
+            if summed
+            else ""
+        )
         if gpu_time
         else f"step times are medians of {' or '.join(map(str, counts))} steps without the profiler, from the manifests"
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.serving.baseline import Measured
 from hta_dsv4.serving.collect import Collected, RankTrace
@@ -191,6 +192,7 @@ def _timing(trace: Trace, concurrency: int, measured: Measured) -> Timing:
         activity_ms=int(mine[col.DUR_NS].sum()) / 1e6 / n,
         activities=len(mine) / n,
         launches=launches / n,
+        own_ms=int(own_ns(acts)[counted].sum()) / 1e6 / n,
     )
 
 

@@ -32,6 +32,7 @@ class Timing:
         profiler_overhead: profiled / unprofiled - 1.
         tokens_per_s: concurrency / unprofiled step time.
         activity_ms: summed durations of GPU activities per step, from the trace.
+        own_ms: their own times per step (analysis.own_time); absent from older manifests.
         activities: kernels, copies and sets per step; ``launches``: CPU calls per step that caused them.
     """
 
@@ -45,6 +46,7 @@ class Timing:
     activity_ms: float
     activities: float
     launches: float
+    own_ms: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ def launch_bound(s: Subject) -> list[Finding]:
         return [
             Finding(
                 RULE, LEAVE,
-                f"launching: the GPU waits for the host in {percent(host, idle.wall_ns / n)} of the recorded wall time; "
-                f"one graph would save {said(saved.mid)} of {said(wall)}"
+                f"launching: the GPU waits for the host in {percent(host, idle.wall_ns / n)} of the recorded wall "
+                f"time; one graph would save {said(saved.mid)} of {said(wall)}"
                 + ("" if s.unprofiled_ns is None else " without the profiler"),
                 tuple(evidence), steps=n, saves=WALL, label=MODELLED, confidence=0.9,
                 because="gaps are divided by cause to the nanosecond", check="hta-dsv4 idle TRACE",
