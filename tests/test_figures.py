@@ -91,6 +91,29 @@ def test_the_cells_of_a_heatmap_add_up_to_100():
     assert sum(z for row in trace.z for z in row if z is not None and z == z) == pytest.approx(100)
 
 
+def test_a_heatmap_says_what_the_bars_say():
+    """A trace in which kernels start early -> rows of the heatmap add up to the bars' shares, of own time both."""
+    shown = figures.heatmap(run("moe_tuned").shares("bucket,origin"))
+    bars = figures.share_bars([run("moe_tuned").shares()])
+    assert shown.layout.title.text.endswith("% of own time")
+    rows = {
+        y: sum(z for z in row if z is not None and z == z)
+        for y, row in zip(shown.data[0].y, shown.data[0].z, strict=True)
+    }
+    assert rows == pytest.approx({t.name: t.x[0] for t in bars.data})
+
+
+def test_what_is_replaced_is_one_bar():
+    """Original -> mma, one attention kernel for another -> replaced: attention, not gone and appeared."""
+    (why,) = hta_dsv4.why([run("original"), run("mma")]).pairs
+    steps = falls(why.decomposition)
+    assert steps[0].label == "replaced: attention"
+    assert not {f.bucket for f in steps if f.effect == "disappeared_ns"} & {
+        f.bucket for f in steps if f.effect == "appeared_ns"
+    }
+    assert sum(f.ns for f in steps) == why.decomposition.change.own_ns
+
+
 def test_a_heatmap_needs_two_keys():
     """Shares by one key -> an error with the remedy."""
     with pytest.raises(HtaDsv4Error, match="needs two keys"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 import hta_dsv4
 from hta_dsv4.analysis.costs.geometry import FLASH
@@ -30,6 +32,7 @@ from hta_dsv4.analysis.launch_bound import NODE_GAP_NS, idle_time
 from hta_dsv4.analysis.scaling import Point, scaling
 from hta_dsv4.analysis.window import Window
 from hta_dsv4.present.findings_grid import finding_grids, findings_grid, title
+from hta_dsv4.present.text import print_grid
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Device, TraceMeta
 from tests.frames import event_table
@@ -446,6 +449,19 @@ def test_shipped_graphs_are_told_no_graph_would_save(name):
     assert len(said) == 1
     assert "one CUDA graph already" in said[0]
     assert "waits for the host" not in said[0]
+
+
+def test_summary_tables_fit_a_page_and_trifles_are_below_one():
+    """Findings of a real trace on a page of 200 columns -> tables of 160; 27.6 ns saved -> <1, none -> 0."""
+    found = hta_dsv4.load(hta_dsv4.traces()["fp8_split"]).findings()
+    last = found.ranked[-1]
+    small = replace(found.ranked[0], remaining=Recoverable(27.6, 2_000.0, 0.0))
+    page = io.StringIO()
+    tables = [findings_grid(replace(found, ranked=(small, last))), *finding_grids(found)[len(found.ranked) :]]
+    for grid in tables:
+        print_grid(replace(grid, notes=(), title=""), Console(file=page, width=200))
+    assert max(map(len, page.getvalue().splitlines())) <= 160
+    assert tables[0].rows[0][2:5] == ("2.00", "<1", "0")
 
 
 def test_a_host_in_time_is_left_alone():

@@ -89,7 +89,7 @@ def test_what_a_bucket_hides_is_said_once_for_neighbours_and_only_where_it_is_mu
     hidden = [s for s in made.summary if "that belongs to" in s]
     assert len(hidden) == 1
     assert hidden[0].startswith(
-        "split_k_64k, split_k_8k, indexer_triton: 18.3 to 23.7 % of the summed GPU time is glue"
+        "split_k_64k, split_k_8k, indexer_triton: 18.3 to 23.7 % of the GPU time is glue"
     )
     table = next(s for s in made.sections if s.title == "Where the GPU time goes").grids[0]
     assert (

@@ -24,23 +24,27 @@ def can_cross(shares: Shares) -> bool:
     return shares.table[shares.by[1]].nunique() <= _MOST_COLUMNS
 
 
-def cross_grid(shares: Shares) -> Grid:
+def cross_grid(shares: Shares, own: bool = False) -> Grid:
     """Shares by two keys as a cross table.
 
     Args:
         shares: of one variant, by two keys; with several ranks the median one is shown.
+        own: of own times, beside tables that are, not of the sum.
 
     Returns:
         Rows of the first key and columns of the second, largest first and ``unknown`` last; each cell in percent of
-        the sum, so that all cells add up to 100. The first sentence below says the largest cell that a table by the
-        first key alone hides. Of steps, layers and scopes the rows stand in order, in us.
+        the sum (or of own time), so that all cells add up to 100. The first sentence below says the largest cell that
+        a table by the first key alone hides. Of steps, layers and scopes the rows stand in order, in us.
     """
     first, second = shares.by
     rank = shares.median_rank
     table = rank.table
     place, steps = first in PLACES, first == STEP
-    wide = table.pivot_table(index=first, columns=second, values=sh.TIME_NS, aggfunc="sum", sort=False)
-    total = rank.extent.sum_ns
+    wide = table.pivot_table(
+        index=first, columns=second, values=sh.OWN_NS if own else sh.TIME_NS, aggfunc="sum", sort=False
+    )
+    total = int(table[sh.OWN_NS].sum()) if own else rank.extent.sum_ns
+    kind = "own time" if own and rank.extent.early_ns else "the sum"
     rows = wide.sum(axis=1).sort_values(ascending=False, kind="stable").index.tolist()
     if place:
         rows = table[first].drop_duplicates().tolist()
@@ -62,8 +66,10 @@ def cross_grid(shares: Shares) -> Grid:
     )
     last = ("mean" if steps else "sum", cell(float(total), rank.steps),
             *(cell(float(wide[c].sum()), rank.steps) for c in columns))  # fmt: skip
-    unit = "% of the sum" if not place else "us" if steps or not rank.steps else "us/step"
-    notes = (*shares.notes, *shares.early_note) if place else (_headline(shares),) if total else ()
+    unit = f"% of {kind}" if not place else "us" if steps or not rank.steps else "us/step"
+    if place and own and rank.extent.early_ns:
+        unit = f"own {unit}"
+    notes = (*shares.notes, *shares.early_note) if place else (_headline(shares, own),) if total else ()
     return Grid(
         f"{shares.label}: {first} x {second}, {unit}",
         (first, "sum", *(str(c) for c in columns)),
@@ -90,8 +96,8 @@ class Telling:
 
     Attributes:
         row, column: keys of the cell; column ``""`` where none of the row is known.
-        points, of: percent of the sum, of the cell and of its row.
-        unknown: percent of the sum of which the column is not known, in that row.
+        points, of: percent of the sum (or of own time), of the cell and of its row.
+        unknown: the same of which the column is not known, in that row.
     """
 
     row: str
@@ -101,17 +107,20 @@ class Telling:
     unknown: float
 
 
-def telling(shares: Shares) -> Telling | None:
+def telling(shares: Shares, own: bool = False) -> Telling | None:
     """The cell that a table by the first key alone hides: the largest of a row that several columns divide.
 
     Args:
         shares: of one variant, by two keys.
+        own: in percent of own time, not of the sum.
 
     Returns:
         The cell, or ``None`` where nothing is known of the second key.
     """
     first, second = shares.by
     table = shares.table
+    if own:
+        table = table.assign(**{sh.SHARE: table[sh.OWN_NS] / max(int(table[sh.OWN_NS].sum()), 1)})
     known = table[table[second] != UNKNOWN]
     if not len(known):
         return None
@@ -133,9 +142,9 @@ def telling(shares: Shares) -> Telling | None:
     )
 
 
-def _headline(shares: Shares) -> str:
+def _headline(shares: Shares, own: bool) -> str:
     """The largest cell in words: "of the 60.0 % glue, 52.0 points belong to the indexer"."""
-    second, cell = shares.by[1], telling(shares)
+    second, cell = shares.by[1], telling(shares, own)
     if cell is None:
         return f"no {second} is known"
     if not cell.column:

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from hta_dsv4.analysis import diff as d
 from hta_dsv4.analysis.diff import Decomposition
 
+REPLACED = "replaced_ns"
+"""Kernels of a bucket that are gone and others of it that appeared: two halves of one change, drawn as what is left."""
 WORDS = {
-    d.DISAPPEARED_NS: "gone", d.APPEARED_NS: "appeared", d.COUNT_NS: "launch count", d.DURATION_NS: "duration",
+    REPLACED: "replaced", d.DISAPPEARED_NS: "gone", d.APPEARED_NS: "appeared", d.COUNT_NS: "launch count",
+    d.DURATION_NS: "duration",
 }  # fmt: skip
-"""Effect -> what it is called, in drawing order: what left, what came, how often the rest runs, how long it takes."""
+"""Effect -> what it is called, in drawing order: what left or came, how often the rest runs, how long it takes."""
 SHOWN = 0.02
 """Smallest part of all effects together that has a bar of its own; the rest is one bar, so that the ends still meet."""
 MOST = 14
@@ -51,16 +54,17 @@ def falls(parts: Decomposition, shown: float = SHOWN, most: int = MOST) -> list[
         the change of own time exactly.
     """
     table = parts.table("bucket")
-    found = [
-        Fall(effect, str(row["bucket"]), int(row[effect]))
-        for effect in WORDS
-        for _, row in table.iterrows()
-        if int(row[effect])
-    ]
+    found: list[Fall] = []
+    for _, row in table.iterrows():
+        ns = {effect: int(row[effect]) for effect in d.EFFECTS if int(row[effect])}
+        if d.DISAPPEARED_NS in ns and d.APPEARED_NS in ns:
+            both = ns.pop(d.DISAPPEARED_NS) + ns.pop(d.APPEARED_NS)
+            found.append(Fall(REPLACED, str(row["bucket"]), both, 2))
+        found += [Fall(effect, str(row["bucket"]), of) for effect, of in ns.items()]
     scale = sum(abs(f.ns) for f in found)
     largest = sorted(found, key=lambda f: -abs(f.ns))[:most]
     keep = [f for f in largest if abs(f.ns) >= shown * scale]
     rest = [f for f in found if f not in keep]
     order = list(WORDS)
     keep.sort(key=lambda f: (order.index(f.effect), -abs(f.ns)))
-    return [*keep, *([Fall("", "", sum(f.ns for f in rest), len(rest))] if rest else [])]
+    return [*keep, *([Fall("", "", sum(f.ns for f in rest), sum(f.parts for f in rest))] if rest else [])]

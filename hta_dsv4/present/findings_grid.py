@@ -14,6 +14,8 @@ from hta_dsv4.present.kernel_names import shorten
 from hta_dsv4.present.modelled import about, about_us
 
 _NAME = 60
+_WIDEST = 160
+"""Columns of the tables of findings, on however wide a page."""
 _HEADERS = ("", "finding", "saves us/step", "least", "most", "% of step", "confidence")
 
 
@@ -54,7 +56,7 @@ def findings_grid(found: Findings, top: int = 0) -> Grid:
     head = f"{found.label}: findings, {steps_said(found.steps)}"
     if found.steps:
         head += f", {time_said(found.own_ns)} GPU time and {time_said(found.wall_ns)} wall a step as recorded"
-    return Grid(head, _HEADERS, tuple(rows), notes=(*notes, *found.notes), left=2, prose=True)
+    return Grid(head, _HEADERS, tuple(rows), notes=(*notes, *found.notes), left=2, prose=True, widest=_WIDEST)
 
 
 def finding_grids(found: Findings, top: int = 0) -> list[Grid]:
@@ -69,7 +71,7 @@ def finding_grids(found: Findings, top: int = 0) -> list[Grid]:
     if found.covered:
         taken = tuple(
             (
-                title(r.finding), about_us(_mid(r.finding.recoverable)), about_us(_mid(r.remaining)),
+                title(r.finding), _saved(r.finding.recoverable)[0], _saved(r.remaining)[0],
                 ", ".join(map(str, r.after)) or ABSENT,
             )
             for r in found.covered
@@ -78,6 +80,7 @@ def finding_grids(found: Findings, top: int = 0) -> list[Grid]:
             Grid(
                 "looks large, but findings above take it: leave it until they are done",
                 ("", "alone us", "after them us", "taken by"), taken, prose=True,
+                widest=_WIDEST,
             )
         )  # fmt: skip
     for name, kind in (
@@ -86,7 +89,7 @@ def finding_grids(found: Findings, top: int = 0) -> list[Grid]:
     ):
         if kind:
             rows = tuple((title(f), f.action) for f in kind)
-            grids.append(Grid(name, ("", "so"), rows, left=2, prose=True))
+            grids.append(Grid(name, ("", "so"), rows, left=2, prose=True, widest=_WIDEST))
     return grids
 
 
@@ -105,7 +108,7 @@ def _block(place: int, ranked: Ranked) -> Grid:
         mid, low, high = _saved(ranked.remaining)
         saves = f"{f.saves}: {mid} us a step ({low} to {high}), {f.label}"
         if ranked.after:
-            alone = about_us(_mid(f.recoverable))
+            alone = _saved(f.recoverable)[0]
             saves += f"; alone {alone}, the rest is taken by {', '.join(map(str, ranked.after))}"
     rows = [("saves", saves), ("confidence", f"{f.confidence:.2f}: {f.because}")]
     if f.kernels:
@@ -141,11 +144,12 @@ def _count(value: float) -> str:
 
 
 def _saved(r: Recoverable | None) -> tuple[str, str, str]:
-    return (ABSENT,) * 3 if r is None else (about_us(r.mid), about_us(r.low), about_us(r.high))
+    return (ABSENT,) * 3 if r is None else (_least(r.mid), _least(r.low), _least(r.high))
 
 
-def _mid(r: Recoverable | None) -> int | None:
-    return None if r is None else round(r.mid)
+def _least(ns: float) -> str:
+    """A saving in microseconds; what is below one is no figure to work for, and says only that."""
+    return "<1" if 0 < ns < 1000 else about_us(ns)
 
 
 def findings_body(variants: Sequence[Findings]) -> dict[str, Any]:

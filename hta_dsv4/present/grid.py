@@ -6,13 +6,15 @@ to the nanosecond.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from hta_dsv4.analysis.shares import divide_half_even
 
 ABSENT = "-"
+_OPTION = re.compile(r": --full\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,7 @@ class Grid:
         notes: sentences below.
         left: how many leading columns are left-aligned and may be shortened to fit.
         lead: sentences between the title and the table.
+        widest: columns of a page that sentences of a prose grid go on in the next line at, where the page has more.
         legend: what the rows below the rule are, a line of its own right under the table.
         prose: whether the left columns hold sentences, which are never shortened.
     """
@@ -40,6 +43,22 @@ class Grid:
     lead: tuple[str, ...] = ()
     prose: bool = False
     legend: str = ""
+    widest: int = 0
+
+    @property
+    def off_the_command_line(self) -> Grid:
+        """The grid for a page that has no options: what was left out is counted, and no option named that shows it."""
+
+        def plain(text: str) -> str:
+            return _OPTION.sub(")", text)
+
+        def lines(rows: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+            return tuple(tuple(map(plain, row)) for row in rows)
+
+        return replace(
+            self, rows=lines(self.rows), footer=lines(self.footer), notes=tuple(map(plain, self.notes)),
+            lead=tuple(map(plain, self.lead)),
+        )  # fmt: skip
 
 
 def us(ns: int | float | None) -> str:

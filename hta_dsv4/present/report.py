@@ -46,7 +46,7 @@ TOP = 25
 WIDE = 2
 """Of more variants than this a table has one column each."""
 POINTS = 10.0
-"""Percent of the sum from which on what a table by bucket hides is worth a sentence."""
+"""Percent of the GPU time from which on what a table by bucket hides is worth a sentence."""
 LARGE = 0.02
 """A change of the GPU time of less than this part is drawn on demand."""
 ROW = 0.02
@@ -179,7 +179,7 @@ def _hidden(by_origin: Sequence[Shares]) -> list[str]:
     """What a table by bucket hides, once for neighbours of which the same is true, and only where it is much."""
     runs: list[tuple[str, str, list[tuple[str, float]]]] = []
     for shares in by_origin:
-        cell = telling(shares)
+        cell = telling(shares, own=True)
         if cell is None or cell.points < POINTS or cell.unknown > cell.points:
             continue
         if not runs or runs[-1][:2] != (cell.row, cell.column):
@@ -190,7 +190,7 @@ def _hidden(by_origin: Sequence[Shares]) -> list[str]:
         low, high = min(p for _, p in cells), max(p for _, p in cells)
         points = f"{low:.1f}" if len(cells) == 1 else f"{low:.1f} to {high:.1f}"
         who = ", ".join(label for label, _ in cells)
-        out.append(f"{who}: {points} % of the summed GPU time is {row} that belongs to {column}")
+        out.append(f"{who}: {points} % of the GPU time is {row} that belongs to {column}")
     return out
 
 
@@ -253,10 +253,10 @@ def _origins(by_origin: Sequence[Shares], last: Run) -> Section:
     from hta_dsv4.present import figures
 
     text = ["A bucket says what a kernel is; an origin says which part of the model launched it."]
-    folded = {f"{g.title}": (g,) for g in map(cross_grid, by_origin)}
+    folded = {f"{g.title}": (g,) for g in (cross_grid(s, own=True) for s in by_origin)}
     for keys in ("layer,bucket", "step,bucket") if last.counted.steps else ():
         try:
-            made = _bare(cross_grid(last.shares(keys)))
+            made = _bare(cross_grid(last.shares(keys), own=True))
         except HtaDsv4Error as error:
             text.append(f"{error}.")
         else:

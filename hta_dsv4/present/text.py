@@ -85,8 +85,9 @@ def _print_table(grid: Grid, out: Console, full: bool) -> None:
             cut = _fit(names, room, _SHORTEST)
         every = [(*map(shorten, r[: grid.left], cut), *r[grid.left :]) for r in every]
         widths = [max(cell_len(r[i]) for r in every) for i in columns]
-    elif fits and grid.left and (out.is_terminal or len(widths) > grid.left):
-        # In a file a sentence with nothing behind it may be as long as it is.
+    elif fits and grid.left and (out.is_terminal or grid.widest or len(widths) > grid.left):
+        # In a file a sentence with nothing behind it may be as long as it is, unless its grid says how wide it gets.
+        room -= max(out.width - grid.widest, 0) if grid.widest else 0
         longest = max(range(grid.left), key=widths.__getitem__)  # sentences go on in the next line
         rest = sum(widths[: grid.left]) - widths[longest]
         widths[longest] = min(widths[longest], max(_NARROWEST, room - rest))

@@ -14,7 +14,7 @@ _UNKNOWN = "unknown"
 
 
 def heatmap(shares: Shares, theme: str = "light") -> go.Figure:
-    """Share of the summed GPU time by two keys.
+    """Share of the GPU time by two keys: of own time where launches start early, as in the bars, else of the sum.
 
     Args:
         shares: one variant's shares by two keys, ``bucket,origin`` as a rule; of several ranks the median one.
@@ -31,31 +31,33 @@ def heatmap(shares: Shares, theme: str = "light") -> go.Figure:
         raise HtaDsv4Error(f"{shares.label}: a heatmap needs two keys; give run.shares('bucket,origin')")
     first, second = shares.by
     rank = shares.median_rank
-    table = rank.table
-    rows = _order(table.groupby(first)[sh.TIME_NS].sum().to_dict())
-    columns = _order(table.groupby(second)[sh.TIME_NS].sum().to_dict())
+    whole = int(rank.table[sh.OWN_NS].sum()) or 1
+    of = "own time" if rank.extent.early_ns else "the sum"
+    table = rank.table.assign(part=rank.table[sh.OWN_NS] / whole)
+    rows = _order(table.groupby(first)[sh.OWN_NS].sum().to_dict())
+    columns = _order(table.groupby(second)[sh.OWN_NS].sum().to_dict())
     cells = {(r[first], r[second]): r for _, r in table.iterrows()}
     z: list[list[float | None]] = []
     text, hovers = [], []
     for row in rows:
         found = [cells.get((row, c)) for c in columns]
-        z.append([None if f is None else 100 * float(f[sh.SHARE]) for f in found])
-        text.append(["" if f is None or f[sh.SHARE] < 0.0005 else f"{100 * f[sh.SHARE]:.1f}" for f in found])
+        z.append([None if f is None else 100 * float(f["part"]) for f in found])
+        text.append(["" if f is None or f["part"] < 0.0005 else f"{100 * f['part']:.1f}" for f in found])
         hovers.append(
             [
                 ""
                 if f is None
                 else th.hover(
                     f"{th.plain(row)} for {th.plain(c)}",
-                    f"{us(per_step(int(f[sh.TIME_NS]), rank.steps))} us{'/step' if rank.steps else ''}, "
-                    f"{100 * float(f[sh.SHARE]):.3f} % of the sum",
+                    f"{us(per_step(int(f[sh.OWN_NS]), rank.steps))} us{'/step' if rank.steps else ''}, "
+                    f"{100 * float(f['part']):.3f} % of {of}",
                     f"{int(f[sh.LAUNCHES]) / max(rank.steps, 1):,.6g} launches{'/step' if rank.steps else ''}",
                 )
                 for f, c in zip(found, columns, strict=True)
             ]
         )
     out = th.figure(
-        f"{shares.label}: {first} x {second}, % of the sum",
+        f"{shares.label}: {first} x {second}, % of {of}",
         th.rows_height(len(rows), each=30, around=150), theme,
         xaxis={"side": "top", "tickangle": -40, "showgrid": False, "type": "category"},
         yaxis={"autorange": "reversed", "showgrid": False, "type": "category"},
