@@ -100,6 +100,7 @@ class LaunchChanges:
         changes: what changed, largest own time (of the longer side) first.
         alike: kernels launched alike, largest own time first.
         notes: what the traces do not say.
+        same_work: whether both did the same work, as far as they say; else no speed is a clock's.
     """
 
     base: str
@@ -109,6 +110,7 @@ class LaunchChanges:
     changes: tuple[LaunchChange, ...]
     alike: tuple[Alike, ...] = field(repr=False)
     notes: tuple[str, ...] = ()
+    same_work: bool = True
 
     @property
     def alike_ns(self) -> tuple[int, int]:

@@ -76,7 +76,7 @@ def diff(
     with runs_from(cluster, traces, by, rules, salvage, companion, frames) as runs:
         comparison = comparing.compare(runs, by)
         comparison = replace(
-            comparison, notes=(*profiler_notes(runs, comparison.variants), *comparison.notes)
+            comparison, notes=(*comparison.notes, *profiler_notes(runs, comparison.variants))
         )
         for repeat in load_runs(again or [], rules, salvage):
             repeats.setdefault(repeat.label, []).append(repeat)

@@ -71,7 +71,7 @@ def _notes(found: LaunchChanges, full: bool) -> tuple[str, ...]:
             f"launched alike in both: {us(before)} -> {us(after)} us/step "
             f"({100 * (after / before - 1):+.1f} %{typical})"
         )
-        if (speed := found.speed) is not None:
+        if found.same_work and (speed := found.speed) is not None:
             lines.append(
                 f"nearly all kernels launched alike take {100 * (speed - 1):+.1f} %: look at clocks and at what shares "
                 "the GPU before any kernel"

@@ -34,6 +34,7 @@ from hta_dsv4.present.scaling_grid import scaling_grid
 from hta_dsv4.present.shares_grid import comparison_grid, shares_grid
 from hta_dsv4.present.standing_grid import change_in_words, standing_grid
 from hta_dsv4.runs import comparing
+from hta_dsv4.runs.apart import apart
 from hta_dsv4.runs.launching import launch_changes
 from hta_dsv4.runs.run import Run
 from hta_dsv4.runs.standing import Standing, standings
@@ -129,7 +130,7 @@ def build(
         explanation = comparing.why(runs, "bucket")
     pairs = explanation.pairs if explanation is not None else ()
     launches = launch_changes(runs, explanation) if explanation is not None else ()
-    stands = standings(runs)
+    stands, other = standings(runs), apart(runs)
     by_origin = [r.shares("bucket,origin") for r in runs]
     summary = _in_words(explanation, stands) + _hidden(by_origin)
     found, without = _found(runs)
@@ -149,7 +150,8 @@ def build(
     sections.append(_kernels(runs))
     if captures:
         sections.append(Section("What this was made from", grids=(captures_grid(captures),)))
-    caveats = [*notes, *comparison.notes]
+    said = other.notes if stands else ()
+    caveats = [*notes, *(n for n in comparison.notes if n not in said)]
     common = shared_notes(explanation) if explanation is not None and pairs else []
     caveats += common
     for why in pairs:
@@ -157,7 +159,7 @@ def build(
         caveats += [f"{change}: {note}" for note in why.notes if note not in common]
     name = " → ".join(r.label for r in runs)
     return Report(
-        name, (standing_grid(stands),) if stands else (), tuple(dict.fromkeys(summary)), tuple(sections),
+        name, (standing_grid(stands, other.notes),) if stands else (), tuple(dict.fromkeys(summary)), tuple(sections),
         tuple(dict.fromkeys(caveats)), tuple(captures), comparison, explanation, tuple(found), launches,
     )  # fmt: skip
 

@@ -14,11 +14,12 @@ SECOND = 0.2
 """A second cause is named where it is at least this part of the first."""
 
 
-def standing_grid(found: Sequence[Standing]) -> Grid:
+def standing_grid(found: Sequence[Standing], apart: Sequence[str] = ()) -> Grid:
     """One row a variant: GPU time, step, how much faster than the variant before, tokens per second, what bounds it.
 
     Args:
         found: the variants, in the order in which the changes were made.
+        apart: what they differ in besides their times, to be read before any figure is compared.
 
     Returns:
         The grid; it says of every step whether it is without the profiler.
@@ -42,7 +43,7 @@ def standing_grid(found: Sequence[Standing]) -> Grid:
         "variant", "GPU ms/step (own)", "step ms" if mixed else f"step ms, {_source(all(sources))}",
         *(("measured",) if mixed else ()), *(("faster",) if changes else ()), "tok/s", "GPU busy %", "bound by",
     )  # fmt: skip
-    return Grid("where each variant stands", headers, tuple(rows), notes=_notes(found), left=1)
+    return Grid("where each variant stands", headers, tuple(rows), notes=(*apart, *_notes(found)), left=1)
 
 
 def _source(unprofiled: bool) -> str:
@@ -95,6 +96,8 @@ def change_in_words(change: Why, before: Standing | None, after: Standing | None
         recorded = "" if after.unprofiled else "recorded "
         sizes = f"{before.step_ns / 1e6:,.1f} → {after.step_ns / 1e6:,.1f} ms"
         words = f"{recorded}step {sizes} ({_factor(times, after, before)}); "
+    elif before is not None and after is not None and (other := after.other_work(before)):
+        words = f"another workload ({other}), step {before.step_ns / 1e6:,.1f} and {after.step_ns / 1e6:,.1f} ms; "
     a, b = parts.base.per_step.own_ns, parts.other.per_step.own_ns
     little = verdict in (WITHIN_SPREAD, WITHIN_NOISE)
     percent = f" ({100 * (b - a) / a:+.1f} %{f', {verdict}' if little else ''})" if a else ""

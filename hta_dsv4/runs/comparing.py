@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hta_dsv4.analysis import compare as compare_module
+from hta_dsv4.analysis.apart import MAXIMUM, WORKLOAD
 from hta_dsv4.analysis.compare import Comparison
 from hta_dsv4.analysis.counted import step_times
 from hta_dsv4.analysis.phases import kernel_times, phase_notes
@@ -20,6 +21,7 @@ from hta_dsv4.analysis.scaling import scaling as fit_scaling
 from hta_dsv4.analysis.shares import parse_by
 from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.runs.apart import apart, recorded_under
 from hta_dsv4.runs.loading import load
 from hta_dsv4.runs.run import Run
 
@@ -40,7 +42,7 @@ def compare(
         HtaDsv4Error: unknown ``by``, repeated labels, unreadable traces.
     """
     loaded = _loaded(runs)
-    return compare_module.compare([r.shares(by) for r in loaded], _differences(loaded))
+    return compare_module.compare([r.shares(by) for r in loaded], apart(loaded).notes)
 
 
 def why(
@@ -103,7 +105,20 @@ def scaling(points: Sequence[tuple[float, Run]], parameter: str, by: str | None 
     made = [Point(run.label, x, step_rows(run.counted, key), _unprofiled_ns(run)) for x, run in points]
     found = fit_scaling(made, parameter, key)
     phased = phase_notes([(f"{parameter} = {x:,.15g}", kernel_times(run.counted)) for x, run in points])
-    return replace(found, notes=(*found.notes, *phased))
+    other = apart([run for _, run in points], _varied(points, parameter))
+    alarm = other.notes[:1] if other.workload else ()
+    return replace(found, notes=(*alarm, *found.notes, *phased))
+
+
+def _varied(points: Sequence[tuple[float, Run]], parameter: str) -> str:
+    """The fact of the captures that the parameter is, whatever its user calls it: the one with the same values."""
+    facts = [recorded_under(run) for _, run in points]
+    if any(parameter in f for f in facts):
+        return parameter
+    same = (
+        n for n in (*WORKLOAD, MAXIMUM) if all(f.get(n) == x for f, (x, _) in zip(facts, points, strict=True))
+    )
+    return next(same, parameter)
 
 
 def _unprofiled_ns(run: Run) -> float | None:
@@ -126,19 +141,3 @@ def _loaded(runs: Mapping[str, Run | str | Path] | Sequence[Run | str | Path]) -
             run = replace(run, label=label)
         loaded.append(run)
     return loaded
-
-
-def _differences(runs: Sequence[Run]) -> list[str]:
-    """What differs between the variants besides what was meant to: GPU and batch, where the traces say them."""
-    notes = []
-    gpus = {r.label: sorted({d.name for t in r.traces for d in t.meta.devices if d.name}) for r in runs}
-    if len({tuple(g) for g in gpus.values() if g}) > 1:
-        said = ", ".join(f"{label} on {' and '.join(g)}" for label, g in gpus.items() if g)
-        notes.append(
-            f"the variants ran on different GPUs ({said}): a change is the GPU's as much as the code's"
-        )
-    batches = {r.label: sorted({int(b) for s in r.steps for b in s.counted["batch"].dropna()}) for r in runs}
-    if len({tuple(b) for b in batches.values() if b}) > 1:
-        said = ", ".join(f"{label} at {'/'.join(map(str, b))}" for label, b in batches.items() if b)
-        notes.append(f"the variants decode different batches ({said}): time per step is not comparable")
-    return notes

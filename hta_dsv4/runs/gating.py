@@ -9,14 +9,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
 from hta_dsv4.analysis.budgets import Budgets
-from hta_dsv4.analysis.comparability import Conditions, Fact, comparability
+from hta_dsv4.analysis.comparability import Conditions, comparability
 from hta_dsv4.analysis.counted import Counted, step_times
 from hta_dsv4.analysis.gate import Gate
 from hta_dsv4.analysis.gate import gate as judge
@@ -24,12 +23,10 @@ from hta_dsv4.analysis.gate_causes import with_causes
 from hta_dsv4.analysis.profile import KNOWN_ORIGIN_SHARE, Profile, profile
 from hta_dsv4.analysis.step_series import Capture, reduce_capture
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.runs.apart import facts_of
 from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.steps import NONE
-
-_MANIFEST = ("launch", "context", "max_context")
-_DEVICE = ("driver", "clock_sm_mhz", "power_limit_w")
 
 
 def gate(
@@ -77,42 +74,10 @@ def conditions_of(run: Run) -> Conditions:
     Raises:
         HtaDsv4Error: no GPU activity, or a broken manifest.
     """
-    entry: Mapping[str, Any] = run.manifest
-    facts: dict[str, Fact] = {}
-    devices = [d for t in run.traces for d in t.meta.devices]
-    names = sorted({d.name for d in devices if d.name})
-    device = entry.get("device", {})
-    _say(facts, "gpu", " and ".join(names) or device.get("name"))
-    sms = sorted({d.num_sms for d in devices if d.num_sms})
-    _say(facts, "sms", sms[0] if len(sms) == 1 else device.get("sms"))
-    facts["ranks"] = len(run.ranks)
-    work = run.workload()
-    batches = sorted({int(b) for s in run.steps for b in s.counted["batch"].dropna()})
-    _say(facts, "model", entry.get("config") or (work.geometry.name if work.geometry else None))
-    said = entry.get("concurrency") or work.batch
-    _say(
-        facts,
-        "concurrency",
-        said or (batches[0] if len(batches) == 1 else "/".join(map(str, batches)) or None),
-    )
-    for key in _MANIFEST:
-        _say(facts, key, entry.get(key))
-    if "launch" not in facts:
-        _say(facts, "launch", _launch(run))
-    for key in _DEVICE:
-        _say(facts, key, device.get(key))
-    for table in ("switches", "versions"):
-        for key, value in entry.get(table, {}).items():
-            _say(facts, f"{table}.{key}", value)
-    methods = sorted({s.method for s in run.steps})
-    facts["step_method"] = " and ".join(methods)
-    trace = run.traces[0].meta
-    for name, flag in (("record_shapes", trace.record_shapes), ("with_stack", trace.with_stack)):
-        _say(facts, name, None if flag is None else str(flag).lower())
-    overhead = entry.get("timing", {}).get("profiler_overhead")
+    overhead = run.manifest.get("timing", {}).get("profiler_overhead")
     return Conditions(
         run.label,
-        facts,
+        facts_of(run),
         _partial(run),
         None if overhead is None else 100 * float(overhead),
         _knows_origin(run),
@@ -153,20 +118,6 @@ def _reduced(runs: Iterable[Run]) -> tuple[list[list[Capture]], dict[int | None,
         if run.counted.rank in first:
             first[None] = first[run.counted.rank]  # where ranks are not told apart, the median one
     return out, first
-
-
-def _say(facts: dict[str, Fact], name: str, value: object) -> None:
-    if isinstance(value, str | int | float) and not isinstance(value, bool) and value != "":
-        facts[name] = value
-
-
-def _launch(run: Run) -> str | None:
-    """How most kernels of the counted steps were launched, in a manifest's words."""
-    acts = run.counted.activities
-    if col.LAUNCH_NAME not in acts or not acts[col.LAUNCH_NAME].notna().any():
-        return None
-    graph = acts[col.LAUNCH_NAME].astype(str).str.contains("GraphLaunch", regex=False)
-    return "cuda_graph" if float(graph.mean()) > 0.5 else "eager"
 
 
 def _partial(run: Run) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from hta_dsv4.analysis.apart import work_differs
 from hta_dsv4.analysis.launch_changes import LaunchChanges
 from hta_dsv4.analysis.launch_changes import launch_changes as find_changes
 from hta_dsv4.analysis.why import Explanation
+from hta_dsv4.runs.apart import recorded_under
 from hta_dsv4.runs.run import Run
 
 
@@ -24,4 +27,11 @@ def launch_changes(runs: Sequence[Run], explanation: Explanation) -> tuple[Launc
         return ()
     meta = {r.label: r.counted_trace.meta for r in runs}
     pairs = [w.decomposition for w in explanation.pairs]
-    return tuple(find_changes(p, meta.get(p.base.label), meta.get(p.other.label)) for p in pairs)
+    facts = {r.label: recorded_under(r) for r in runs}
+    return tuple(
+        replace(
+            find_changes(p, meta.get(p.base.label), meta.get(p.other.label)),
+            same_work=not work_differs(facts[p.base.label], facts[p.other.label]),
+        )
+        for p in pairs
+    )

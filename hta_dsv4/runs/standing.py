@@ -7,12 +7,15 @@ wall time, and says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from hta_dsv4.analysis.apart import work_differs
+from hta_dsv4.analysis.comparability import Fact
 from hta_dsv4.analysis.counted import BUSY, OWN, WALL, step_times
 from hta_dsv4.analysis.idle import Idle, idle
 from hta_dsv4.errors import HtaDsv4Error
+from hta_dsv4.runs.apart import recorded_under
 from hta_dsv4.runs.run import Run
 from hta_dsv4.trace import steps as steps_module
 
@@ -35,6 +38,7 @@ class Standing:
         batch: requests decoded per step; ``None`` where neither manifest nor trace says it.
         waiting: what the idle time of the recorded steps waited for.
         note: a manifest that cannot be read, or ``""``.
+        work: what was decoded on what, as far as the capture says (:data:`hta_dsv4.analysis.apart.WORKLOAD`).
     """
 
     label: str
@@ -47,6 +51,7 @@ class Standing:
     batch: int | None
     waiting: Idle
     note: str = ""
+    work: Mapping[str, Fact] = field(default_factory=dict)
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -71,10 +76,19 @@ class Standing:
         return self.range_ns[0] <= other.range_ns[1] and other.range_ns[0] <= self.range_ns[1]
 
     def times_faster(self, before: Standing) -> float | None:
-        """Step of ``before`` over this step; ``None`` where one is recorded with the profiler and the other without."""
-        return (
-            before.step_ns / self.step_ns if self.unprofiled == before.unprofiled and self.step_ns else None
-        )
+        """Step of ``before`` over this step.
+
+        ``None`` where one is recorded with the profiler and the other without, or where the two are of different work:
+        a step of one request is not a faster step of 32.
+        """
+        if self.unprofiled != before.unprofiled or self.other_work(before) or not self.step_ns:
+            return None
+        return before.step_ns / self.step_ns
+
+    def other_work(self, before: Standing) -> str:
+        """What the work of ``before`` was and is here, where it differs: ``concurrency 32 → 1``; else ``""``."""
+        differ = work_differs(before.work, self.work)
+        return ", ".join(f"{f} {before.work[f]} → {self.work[f]}" for f in differ)
 
 
 def standings(runs: Sequence[Run]) -> list[Standing]:
@@ -111,5 +125,5 @@ def _standing(run: Run) -> Standing:
         )
     return Standing(
         run.label, part.steps, float(mean[OWN]), float(mean[BUSY]), step, (low, high), plain is not None,
-        None if batch is None else int(batch), idle(part), note,
+        None if batch is None else int(batch), idle(part), note, recorded_under(run),
     )  # fmt: skip
