@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from hta_dsv4.analysis import shares as sh
-from hta_dsv4.analysis.shares import Shares
+from hta_dsv4.analysis.shares import EARLY_SAID, Shares
 from hta_dsv4.errors import HtaDsv4Error
 
 AHEAD = "which a launch has from when the one ahead of it in its stream has ended"
@@ -111,7 +111,8 @@ def _notes(variants: Sequence[Shares]) -> tuple[str, ...]:
             f"no steps in {', '.join(without)}: totals cover different amounts of work there, so only shares are "
             "compared and no change per step is given"
         )
-    if early := {v.label: v.median_rank.early_words for v in variants if v.median_rank.early_words}:
+    said = [v for v in variants if v.median_rank.extent.early_ns >= EARLY_SAID * v.median_rank.extent.sum_ns]
+    if early := {v.label: v.median_rank.early_words for v in said if v.median_rank.early_words}:
         notes.append(
             f"times, shares and changes are of own time, {AHEAD}; early: "
             + ", ".join(f"{label} {words}" for label, words in early.items())

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis.counted import Counted, step_values
+from hta_dsv4.classify.names import short as short_name
 from hta_dsv4.trace import activities as col
 
 TWICE = 2.0
@@ -159,8 +160,9 @@ def phase_notes(captures: Sequence[tuple[str, KernelTimes]]) -> tuple[str, ...]:
         apart = (long - short) * (max(parts) - min(parts))
         said = "; ".join(f"{n} of {', '.join(labels)}" for n, labels in counts.items())
         sentence = (
-            f"{kernel} takes about {long / 1e3:,.0f} us in some steps and {short / 1e3:,.0f} us in the others; long in "
-            f"{said}. Up to {apart / 1e3:,.0f} us a step of a difference is which steps were recorded"
+            f"{short_name(kernel)} takes about {long / 1e3:,.0f} us in some steps and {short / 1e3:,.0f} us in "
+            f"the others; long in {said}. Up to {apart / 1e3:,.0f} us a step of a difference is which steps were "
+            "recorded"
         )
         out.append((apart, sentence))
     return tuple(s for _, s in sorted(out, key=lambda x: (-x[0], x[1])))

@@ -20,6 +20,7 @@ from hta_dsv4.analysis.counted import counted, counted_extent
 from hta_dsv4.analysis.intervals import Extent, extent
 from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.analysis.places import PLACES, STEP, in_order, place_labels
+from hta_dsv4.classify.names import short
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.steps import Steps
@@ -41,8 +42,8 @@ OWN_NS_PER_STEP = "own_ns_per_step"  # Int64: rounded half to even; NA without s
 
 EARLY_SHARE = 0.005
 """Part of the summed durations that is early from which on a share table says so."""
-LONGEST_NAME = 60
-"""Characters of a kernel's name in a sentence."""
+EARLY_SAID = 0.001
+"""Part from which on a comparison names the early time of a variant; less moves no figure of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +76,9 @@ class RankShares:
         if not early:
             return ""
         per, unit = max(self.steps, 1), "us a step" if self.steps else "us"
-        name = self.early_kernel
-        name = name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
         return (
             f"{early / per / 1e3:,.1f} {unit} ({100 * early / max(self.extent.sum_ns, 1):.2g} % of the sum, "
-            f"{100 * min(self.early_kernel_ns, early) / early:.0f} % of it {self.early_kernel})"
+            f"{100 * min(self.early_kernel_ns, early) / early:.0f} % of it {short(self.early_kernel)})"
         )
 
 

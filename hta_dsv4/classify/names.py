@@ -29,7 +29,11 @@ from functools import cached_property, lru_cache
 MAX_CHARS = 2048
 """Characters of a name that are looked at; what decides stands far before this in every name seen so far."""
 
+IN_A_SENTENCE = 60
+"""Characters of a kernel's name in a sentence, at most."""
+
 _MAX_WORD = 96
+_RETURNED = ("std::enable_if<", "void std::enable_if<")
 _CLONE = re.compile(r"\[clone [^\]\[]*\]|\.kd\b|\.(?:isra|constprop|part|cold)\.?\d*")
 _ANONYMOUS = re.compile(
     r"\(anonymous namespace\)::|<unnamed>::|\(anonymous\)::|\(anonymous namespace\)|<unnamed>",
@@ -235,3 +239,20 @@ def normalise(name: str) -> Words:
         path=words(path),
         spelling=text,
     )
+
+
+def short(name: str) -> str:
+    """A kernel's name in a sentence: the function alone, without namespaces, template arguments and parameters.
+
+    Args:
+        name: as recorded.
+
+    Returns:
+        E.g. ``splitKreduce_kernel`` for ``void cublasLt::splitKreduce_kernel<32, 16, int>(cublasSplitKParams<float>)``;
+        at most :data:`IN_A_SENTENCE` characters.
+    """
+    bare = _ANONYMOUS.sub("", name)
+    if bare.startswith(_RETURNED) and ">::type " in bare:  # what such a template returns, before its name
+        bare = bare.split(">::type ", 1)[1]
+    head = bare.split("<", 1)[0].split("(", 1)[0].strip().split(" ")[-1].rsplit("::", 1)[-1] or name
+    return head if len(head) <= IN_A_SENTENCE else head[: IN_A_SENTENCE - 1] + "…"

@@ -12,6 +12,7 @@ from hta_dsv4.analysis.align import ADDED, FUSED, REMOVED, REPLACED, SPLIT, Rewr
 from hta_dsv4.analysis.idle import Idle
 from hta_dsv4.analysis.stats import MIN_STEPS, REAL, SPREADS, UNKNOWN, Change
 from hta_dsv4.analysis.why import Explanation, Why
+from hta_dsv4.classify.names import short
 from hta_dsv4.present.grid import ABSENT, us
 
 TITLES = {
@@ -180,12 +181,6 @@ def sequence(names: Sequence[str]) -> str:
             out.append((name, 1))
     shown = [n if k == 1 else f"{k}x {n}" for n, k in out[:4]]
     return ", ".join(shown) + (f", ... ({len(names)} kernels)" if len(out) > 4 else "") or ABSENT
-
-
-def short(name: str) -> str:
-    """The function's own name, without namespaces, template arguments and parameters."""
-    head = name.split("<", 1)[0].split("(", 1)[0].strip().split(" ")[-1].rsplit("::", 1)[-1]
-    return head or name[:40]
 
 
 def few(items: Iterable[str], most: int) -> list[str]:

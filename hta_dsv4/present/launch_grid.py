@@ -9,7 +9,8 @@ from typing import Any
 from hta_dsv4.analysis import launch_config as c
 from hta_dsv4.analysis.launch_changes import Alike, LaunchChange, LaunchChanges
 from hta_dsv4.analysis.launch_config import Config, Room
-from hta_dsv4.present.diff_words import short, signed
+from hta_dsv4.classify.names import short
+from hta_dsv4.present.diff_words import signed
 from hta_dsv4.present.grid import ABSENT, Grid, us
 
 SHOWN = 8
