@@ -73,5 +73,9 @@ def test_what_the_capture_did_not_see_is_not_claimed() -> None:
     runs = [load(n) for n in ("tuned", "fp8_split")]
     notes = profiler_notes(runs, [r.shares() for r in runs])
     assert any(
-        "tuned 31.8 (31.4 to 33.1) and fp8_split 32.2 (31.8 to 33.7) ms a step overlap" in n for n in notes
+        "tuned 31.8 (31.4 to 33.1) and fp8_split 32.2 (31.8 to 33.7) ms a step overlap, in another run of the "
+        "unprofiled step: the recorded wall time, from 32.3 to 31.1 ms, orders the recorded steps alone" in n
+        for n in notes
     )
+    assert "0 %, 0 % of the idle time is the profiler's" in notes[0]
+    assert not any("has the profiler's part" in n or "profiler added" in n for n in notes)

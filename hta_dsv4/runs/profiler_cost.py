@@ -126,7 +126,13 @@ def _reversal(a: Recorded, b: Recorded) -> str:
         f"{r.label} {r.unprofiled_ms:,.1f} ({r.range_ms[0]:,.1f} to {r.range_ms[1]:,.1f})" for r in (a, b)
     )
     walls = f"the recorded wall time, from {a.wall_ms:,.1f} to {b.wall_ms:,.1f} ms"
+    added = a.profiler_share > 0 or b.profiler_share > 0  # else the recorded steps are as good as unprofiled
     if plain:
         order = f"{b.label} is {'slower' if plain > 0 else 'faster'}"
-        return f"without the profiler {order}: {both} ms a step; {walls}, says what the profiler added to launches"
-    return f"without the profiler {both} ms a step overlap: {walls}, does not order them: it has the profiler's part"
+        return f"without the profiler {order}: {both} ms a step; {walls}, " + (
+            "says what the profiler added to launches" if added else "is of other steps of the same capture"
+        )
+    overlap = f"without the profiler {both} ms a step overlap"
+    if added:
+        return f"{overlap}: {walls}, does not order them: it has the profiler's part"
+    return f"{overlap}, in another run of the unprofiled step: {walls}, orders the recorded steps alone"
