@@ -152,3 +152,35 @@ def test_times_that_are_one_stand_in_one_row_below_the_table():
     assert all(
         f"{name}: " in legend for name in ("own", "busy", "early", "overlap", "wall", "idle", "between")
     )
+
+
+@pytest.mark.parametrize("by", ["bucket", "role", "bucket,role", "kernel"])
+def test_a_row_has_one_figure_in_the_table_and_in_the_explanation(by):
+    """split_k and cuda_graph, by any keys -> each row's own time per step is the explanation's, to the nanosecond."""
+    runs = [run("split_k"), run("cuda_graph")]
+    compared, pair = comparing.compare(runs, by), comparing.why(runs, by).pairs[0]
+    rows = pair.rows.set_index(list(compared.by))
+    for label, column, step in zip(
+        ("split_k", "cuda_graph"), ("base_ns", "other_ns"), pair_steps(pair), strict=True
+    ):
+        own = compared.table[label]["own_ns_per_step"].dropna().astype("int64")
+        shared = own.index.intersection(rows.index)
+        assert len(shared) > 5
+        assert (own[shared] == rows.loc[shared, column]).all()
+        assert own.sum() == step
+
+
+def pair_steps(pair):
+    """Own time of a step, base and other."""
+    return pair.decomposition.base.per_step.own_ns, pair.decomposition.other.per_step.own_ns
+
+
+@pytest.mark.parametrize("name", ["tuned", "fp8_split", "cuda_graph", "split_k"])
+def test_the_rows_below_a_table_add_up_as_printed(name):
+    """Sum, own, early, wall, idle as printed -> sum = own + early and wall = own + idle, to the last digit."""
+    lines = cli("shares", str(shipped.traces()[name])).stdout.splitlines()
+    foot = next(i for i, line in enumerate(lines) if line.startswith("sum "))
+    rows = (line.replace(" = busy", "").replace(" = overlap", "").split() for line in lines[foot : foot + 5])
+    ns = {row[0]: round(1000 * float(row[1].replace(",", ""))) for row in rows}
+    assert ns["sum"] == ns["own"] + ns["early"]
+    assert ns["wall"] == ns["own"] + ns["idle"]

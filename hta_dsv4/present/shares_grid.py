@@ -57,14 +57,17 @@ def _legend(ranks: Sequence[RankShares]) -> str:
 
 
 def _extent_values(rank: RankShares) -> dict[str, int]:
-    """The times per step, ``between`` per gap; totals where there are no steps."""
+    """The times per step, ``between`` per gap; totals where there are no steps.
+
+    Sum, own, busy and wall are rounded, and the others are their differences, so that what is printed adds up (as
+    :class:`hta_dsv4.analysis.profile.StepTimes` does).
+    """
     e = rank.extent
-    totals = {
-        "sum": e.sum_ns, "own": e.own_ns, "busy": e.busy_ns, "overlap": e.overlap_ns, "early": e.early_ns,
-        "streams": e.streams_ns, "wall": e.wall_ns, "idle": e.idle_ns,
+    total, own, busy, wall = (per_step(v, rank.steps) for v in (e.sum_ns, e.own_ns, e.busy_ns, e.wall_ns))
+    return {
+        "sum": total, "own": own, "busy": busy, "overlap": total - busy, "early": total - own,
+        "streams": own - busy, "wall": wall, "idle": wall - busy, "between": per_step(e.between_ns, e.gaps),
     }  # fmt: skip
-    each = {k: per_step(v, rank.steps) for k, v in totals.items()}
-    return {**each, "between": per_step(e.between_ns, e.gaps)}
 
 
 def shares_grid(shares: Shares, top: int = 0) -> Grid:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
+
 from hta_dsv4.analysis import compare as compare_module
 from hta_dsv4.analysis.apart import MAXIMUM, WORKLOAD
 from hta_dsv4.analysis.compare import Comparison
@@ -18,7 +20,7 @@ from hta_dsv4.analysis.phases import kernel_times, phase_notes
 from hta_dsv4.analysis.profile import profile
 from hta_dsv4.analysis.scaling import Point, Scaling
 from hta_dsv4.analysis.scaling import scaling as fit_scaling
-from hta_dsv4.analysis.shares import parse_by
+from hta_dsv4.analysis.shares import KEYS, OWN_NS_PER_STEP, Shares, parse_by
 from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.apart import apart, recorded_under
@@ -42,7 +44,7 @@ def compare(
         HtaDsv4Error: unknown ``by``, repeated labels, unreadable traces.
     """
     loaded = _loaded(runs)
-    return compare_module.compare([r.shares(by) for r in loaded], apart(loaded).notes)
+    return compare_module.compare([_apportioned(r, r.shares(by)) for r in loaded], apart(loaded).notes)
 
 
 def why(
@@ -108,6 +110,26 @@ def scaling(points: Sequence[tuple[float, Run]], parameter: str, by: str | None 
     other = apart([run for _, run in points], _varied(points, parameter))
     alarm = other.notes[:1] if other.workload else ()
     return replace(found, notes=(*alarm, *found.notes, *phased))
+
+
+def _apportioned(run: Run, shares: Shares) -> Shares:
+    """A share table whose own times per step are those of the explanation: rounded so that they add up to the step.
+
+    Rounded one by one a row may be 1 ns off, and would stand twice in one output with two figures. A table by place
+    (layer, scope) has no other to agree with.
+    """
+    rank, keys = shares.median_rank, list(shares.by)
+    if not rank.steps or run.counted.rank != rank.rank or not set(keys) <= set(KEYS):
+        return shares
+    atoms = profile(run.label, run.counted, step_times(run.counted)).atoms
+    own = atoms.groupby(keys, sort=False)["step_ns"].sum()
+    index = pd.MultiIndex.from_frame(rank.table[keys]) if len(keys) > 1 else pd.Index(rank.table[keys[0]])
+    exact = own.reindex(index)
+    if exact.isna().any():  # a name that the two tables spell differently
+        return shares
+    table = rank.table.assign(**{OWN_NS_PER_STEP: pd.array(exact.to_numpy(dtype="int64"), dtype="Int64")})
+    ranks = tuple(replace(r, table=table) if r is rank else r for r in shares.ranks)
+    return replace(shares, ranks=ranks)
 
 
 def _varied(points: Sequence[tuple[float, Run]], parameter: str) -> str:
