@@ -48,6 +48,33 @@ def test_the_report_draws_every_figure(browser, report, name, width, dark):
         )
 
 
+_TABLES = """
+() => {
+  document.querySelectorAll('details').forEach(d => d.open = true);
+  return Array.from(document.querySelectorAll('.table')).filter(t => t.querySelector('.scroll')).map(t => {
+    const box = t.querySelector('.scroll'), caption = t.querySelector('.caption');
+    const lines = Array.from(t.querySelectorAll('td')).filter(c => /^[0-9a-f]{12}$/.test(c.textContent))
+      .map(c => { const r = document.createRange(); r.selectNodeContents(c); return r.getClientRects().length; });
+    return {title: caption ? caption.textContent : '', over: box.scrollWidth - box.clientWidth, hashes: lines,
+            shown: getComputedStyle(box).backgroundImage.split('gradient').length - 1};
+  });
+}
+"""
+
+
+def test_tables_fit_a_desk_or_are_seen_to_scroll(browser, report):
+    """Everything opened at 1280 px -> tables fit, hashes stay on a line; edges would be shaded; no option is named."""
+    with opened(browser, report, 1280, False) as page:
+        tables = page.page.evaluate(_TABLES)
+        launches = [t for t in tables if t["title"].startswith("launch configurations")]
+        assert launches
+        assert all(t["shown"] >= 4 for t in tables)  # shaded where one scrolls, as on a phone
+        assert not [t for t in tables if t["over"] > 0]
+        hashes = [n for t in tables for n in t["hashes"]]
+        assert set(hashes) == {1}
+        assert "--full" not in page.page.evaluate("document.body.textContent.split('<script')[0]")
+
+
 def test_the_report_fits_on_paper(browser, report):
     """The report printed -> A4 landscape pages, figures as wide as the paper and light also from a dark screen."""
     with opened(browser, report, 1600, dark=True) as page:

@@ -81,6 +81,22 @@ def test_the_first_thing_is_where_each_variant_stands(report, page):
     assert report.summary[0].startswith("mhc_fused → cuda_graph: step 221.7 → 53.5 ms (4.14x); GPU 52.402 →")
 
 
+def test_names_may_break_between_words_and_numbers_may_not():
+    """A kernel's name with an arrow, a pair of numbers -> breaks after underscores, the name as it was; one arrow."""
+    text = grid_html(Grid("t", ("kernel", "grid"), (("my_long_kernel<float, 16> -> x", "32x1 -> 1,024"),)))
+    assert "my_<wbr>long_<wbr>kernel&lt;<wbr>float, 16&gt; -&gt; x" in text
+    assert '<td class="n">32x1 → 1,024</td>' in text
+
+
+def test_pages_name_no_option_of_the_command_line():
+    """Rows and notes that count what was left out -> on a page they count it, and do not say --full."""
+    grid = Grid(
+        "t", ("a",), (("(3 more: --full)",),), notes=("(2 more launched alike: --full)", "a --full house")
+    )
+    page = grid.off_the_command_line
+    assert (page.rows, page.notes) == ((("(3 more)",),), ("(2 more launched alike)", "a --full house"))
+
+
 def test_what_a_bucket_hides_is_said_once_for_neighbours_and_only_where_it_is_much():
     """Three variants of which the same is true -> one sentence; one in which it is a few percent -> none."""
     shipped = hta_dsv4.traces()
@@ -106,7 +122,7 @@ def test_layers_and_steps_of_the_last_variant_are_at_hand_or_said_to_be_missing(
 
     eager, graph = section(runs[:1]), section(runs)
     assert {"mhc_fused: layer x bucket, us/step", "mhc_fused: step x bucket, us"} < set(eager.folded)
-    assert "cuda_graph: step x bucket, us" in graph.folded
+    assert "cuda_graph: step x bucket, own us" in graph.folded
     assert any("--companion" in t for t in graph.text)
 
 

@@ -15,6 +15,7 @@ from hta_dsv4.analysis.shares import divide_half_even
 
 ABSENT = "-"
 _OPTION = re.compile(r": --full\)$")
+"""The end of a line that counts what was left out, as a terminal is told it."""
 
 
 @dataclass(frozen=True, slots=True)

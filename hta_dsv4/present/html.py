@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,6 +12,8 @@ import jinja2
 from hta_dsv4.present.grid import Grid
 from hta_dsv4.present.text import printable, shorten
 
+_WORDS = re.compile(r"(?<=[A-Za-z0-9][_<:/(])(?=\w)|(?<=[A-Za-z],)(?=\w)|(?<=::)(?=\w)")
+"""Where a name may go on in the next line: never within a number."""
 NAME_WIDTH = 90
 """Characters of a name shown in a cell; the whole one is its tooltip."""
 
@@ -26,6 +29,11 @@ class Cell:
 
     shown: str
     full: str = ""
+
+    @property
+    def parts(self) -> list[str]:
+        """The text, divided where a line may end: a kernel's name has no spaces."""
+        return _WORDS.split(self.shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +69,22 @@ def grid_html(grid: Grid, full: bool = False) -> str:
         HTML; safe whatever the names are.
     """
 
-    def cell(text: str) -> Cell:
+    def cell(text: str, number: bool = False) -> Cell:
         text = printable(text)
+        if number:
+            text = text.replace(" -> ", " → ")  # a line may end within the former
         short = text if full or grid.prose else shorten(text, NAME_WIDTH)
         return Cell(short, text if short != text else "")
+
+    def row(cells: Sequence[str]) -> list[Cell]:
+        return [cell(text, i >= grid.left) for i, text in enumerate(cells)]
 
     table = _Table(
         printable(grid.title),
         [cell(h) for h in grid.headers],
-        [[cell(c) for c in row] for row in grid.rows],
-        [[cell(c) for c in row] for row in grid.footer],
-        [printable(n) for n in (grid.legend, *grid.notes) if n],
+        [row(r) for r in grid.rows],
+        [row(r) for r in grid.footer],
+        [printable(n) for n in grid.notes],
         [printable(n) for n in grid.lead],
         grid.left,
     )

@@ -98,7 +98,7 @@ def page_html(
         title=printable(title),
         below=printable(below),
         version=own_version(),
-        lead=[Markup(grid_html(g)) for g in lead],
+        lead=[_table(g) for g in lead],
         summary=[printable(s) for s in summary],
         sections=parts,
         caveats=[printable(s) for s in caveats],
@@ -123,10 +123,15 @@ def _part(section: Section, drawn: list[dict[str, Any]]) -> _Part:
         tuple(printable(t) for t in section.text),
         key,
         [_plot(f, drawn, bool(key)) for f in made],
-        [Markup(grid_html(g)) for g in section.grids],
-        [(printable(s), [Markup(grid_html(g)) for g in grids]) for s, grids in section.folded.items()],
+        [_table(g) for g in section.grids],
+        [(printable(s), [_table(g) for g in grids]) for s, grids in section.folded.items()],
         [(printable(s), [_plot(f, drawn, bool(key)) for f in figures]) for s, figures in hidden.items()],
     )
+
+
+def _table(grid: Grid) -> Markup:
+    """A grid on a page, which has no options."""
+    return Markup(grid_html(grid.off_the_command_line))
 
 
 def _plot(figure: go.Figure, drawn: list[dict[str, Any]], keyed: bool) -> _Plot:

@@ -101,7 +101,11 @@ def _change(why: Why, launches: LaunchChanges | None) -> str:
     fence = "`" * max(3, max((len(run) for run in _runs(text)), default=0) + 1)
     folded = [_folded("top movers", markdown(_movers(why)))]
     if launches is not None and launches.changes:
-        folded.append(_folded("launch configurations that changed", markdown(launch_grid(launches))))
+        folded.append(
+            _folded(
+                "launch configurations that changed", markdown(launch_grid(launches).off_the_command_line)
+            )
+        )
     return "\n".join([title, f"{fence}text", text, f"{fence}\n", *folded])
 
 
