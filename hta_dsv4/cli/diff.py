@@ -33,6 +33,7 @@ from hta_dsv4.present.diff_json import explanation_body
 from hta_dsv4.present.launch_grid import launch_bodies
 from hta_dsv4.present.shares_grid import comparison_grid
 from hta_dsv4.runs import comparing
+from hta_dsv4.runs.companions import companion_notes
 from hta_dsv4.runs.launching import launch_changes
 from hta_dsv4.runs.profiler_cost import profiler_notes
 from hta_dsv4.runs.run import Run
@@ -76,7 +77,12 @@ def diff(
     with runs_from(cluster, traces, by, rules, salvage, companion, frames) as runs:
         comparison = comparing.compare(runs, by)
         comparison = replace(
-            comparison, notes=(*comparison.notes, *profiler_notes(runs, comparison.variants))
+            comparison,
+            notes=(
+                *comparison.notes,
+                *profiler_notes(runs, comparison.variants),
+                *companion_notes(runs, keys),
+            ),
         )
         for repeat in load_runs(again or [], rules, salvage):
             repeats.setdefault(repeat.label, []).append(repeat)

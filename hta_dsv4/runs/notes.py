@@ -15,6 +15,9 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.steps import NONE, Steps
 
+IN_REPLAYS = "most of it runs in graph replays"
+"""What a note says of variants of which only an eager companion tells the origins."""
+
 
 def share_notes(
     traces: Sequence[Trace], found: Sequence[Steps], ranks: Sequence[RankShares]
@@ -83,7 +86,7 @@ def _origin_remedy(traces: Sequence[Trace], table: pd.DataFrame) -> str:
     lost = table[table[col.ORIGIN_METHOD].eq(NO_METHOD)]
     replayed = lost[col.LAUNCH_NAME].astype("string").str.contains("GraphLaunch").fillna(False)
     if 2 * int(lost.loc[replayed, col.DUR_NS].sum()) > int(lost[col.DUR_NS].sum()):
-        return "most of it runs in graph replays, where no op or stack tells: give an eager trace with --companion"
+        return f"{IN_REPLAYS}, where no op or stack tells: give an eager trace with --companion"
     if any(t.meta.with_stack for t in traces) and not any(_has_frames(t) for t in traces):
         return "the trace was recorded with stacks: read them with --frames"
     return "name parts with record_function, record with stacks, or give an eager trace with --companion"
