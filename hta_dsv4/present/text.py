@@ -67,7 +67,8 @@ def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
     if grid.rows or grid.footer:
         _print_table(grid, out, full)
     if grid.legend:
-        out.print(Text(printable(grid.legend), style="dim"), soft_wrap=True)
+        # one line in a file, so that grep finds it; at a terminal it goes on at a word
+        out.print(Text(printable(grid.legend), style="dim"), soft_wrap=not out.is_terminal)
     for note in grid.notes:
         out.print(Text("note: " + printable(note)), soft_wrap=True)
 
