@@ -67,6 +67,12 @@ def test_launches_that_move_between_sizes_do_not_count():
     assert count_effect(base, {"a": (F(5), F(5)), "b": (F(12), F(1200))}) == 200
 
 
+def test_resized_launches_may_make_up_for_those_that_went():
+    """One launch goes at a size both have, one becomes two at another -> as many in all, so none came or went."""
+    base = {"b": (F(2), F(1)), "c": (F(1), F(0))}
+    assert count_effect(base, {"b": (F(1), F(0)), "d": (F(2), F(0))}) == 0
+
+
 @given(sizes, sizes)
 def test_swapping_negates_and_equal_numbers_do_not_count(base, other):
     """Any sizes -> antisymmetric; 0 for as many launches; else of the sign of their change, or 0."""

@@ -52,6 +52,11 @@ def count_effect(base: Sizes, other: Sizes) -> Fraction:
             more, cost_more = more + n1 - n0, cost_more + (n1 - n0) * each
         else:
             less, cost_less = less + n0 - n1, cost_less + (n0 - n1) * each
+    found = Fraction()
     if more > less:
-        return cost_more * (1 - less / more)
-    return -cost_less * (1 - more / less) if less > more else Fraction()
+        found = cost_more * (1 - less / more)
+    elif less > more:
+        found = -cost_less * (1 - more / less)
+    # resized launches may make up for those that came or went elsewhere: then there are no more or fewer in all
+    in_all = sum((n for n, _ in other.values()), Fraction()) - sum((n for n, _ in base.values()), Fraction())
+    return found if found * in_all > 0 else Fraction()
