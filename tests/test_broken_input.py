@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hta_dsv4.classify import regex_cost
+from hta_dsv4.classify import timed_regex
 from hta_dsv4.classify.regex_cost import degree, explosive
 from hta_dsv4.classify.rules_file import load_rules
 from hta_dsv4.errors import HtaDsv4Error, RulesError, TraceError
@@ -469,7 +469,7 @@ def test_a_rule_whose_regex_takes_too_long_in_all_is_told(tmp_path, monkeypatch)
     """A slow regex on names made to slow it -> one line naming the rule as soon as its time is over."""
     rules = load_rules(put(tmp_path / "r.toml", regex_rule("a.*b.*f")))
     assert rules.classify("a_b_f_kernel").rule == "r"
-    monkeypatch.setattr(regex_cost, "MOST_S", 0.2)
+    monkeypatch.setattr(timed_regex, "MOST_S", 0.2)
     began = time.process_time()
     with pytest.raises(RulesError, match=r"r.toml: rule 'r': its regex took .* begin it with \^"):
         [rules.classify("ab" * 200 + f"_{i}") for i in range(1000)]

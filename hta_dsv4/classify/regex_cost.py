@@ -7,19 +7,15 @@ ways.
 of the text, up to 2,048 characters of a name. Some harmless patterns are refused with them.
 
 Measured on 2,048 letters that fit all but the end: ``a.*x`` 0.01 s, ``a.*a.*x`` 5 s, one more part hours. So
-:data:`MOST_DEGREE` is 3, and what rules of users take in all is limited besides (:class:`Watched`).
+:data:`MOST_DEGREE` is 3. The time of users' rules is limited besides (:mod:`hta_dsv4.classify.timed_regex`).
 """
 
 from __future__ import annotations
 
-import re
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
-
-from hta_dsv4.errors import RulesError
 
 if sys.version_info >= (3, 11):
     from re import _parser as parser  # type: ignore[attr-defined, unused-ignore]
@@ -30,40 +26,10 @@ MANY = 8
 """A repeat of at most this many times is no repeat here: 2^8 ways are few."""
 MOST_DEGREE = 3
 """A search may take time that grows with the third power of the text, and not more."""
-MOST_S = 10.0
-"""What the regex of one rule may take in all."""
 _KINDS: dict[str, Callable[[str], bool]] = {
     "DIGIT": str.isdigit, "SPACE": str.isspace, "WORD": lambda c: c.isalnum() or c == "_",
 }  # fmt: skip
 _REPEATS = ("MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT")
-
-
-class Watched:
-    """A compiled pattern whose searches may take :data:`MOST_S` in all.
-
-    Args:
-        pattern: compiled.
-        where: file and rule, for the message.
-    """
-
-    def __init__(self, pattern: re.Pattern[str], where: str) -> None:
-        self._pattern, self._where, self._took = pattern, where, 0.0
-
-    def search(self, text: str) -> re.Match[str] | None:
-        """As of the pattern.
-
-        Raises:
-            RulesError: time is over; it can only be told behind a search that ended.
-        """
-        began = time.perf_counter()
-        found = self._pattern.search(text)
-        self._took += time.perf_counter() - began
-        if self._took > MOST_S:
-            raise RulesError(
-                f"{self._where}: its regex took {self._took:.0f} s on the names of this trace, the last of them "
-                f"{text[:40]!r}...; begin it with ^ or ask for words = [...]"
-            )
-        return found
 
 
 def degree(regex: str) -> int:

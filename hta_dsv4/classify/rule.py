@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hta_dsv4.classify.regex_cost import MOST_DEGREE, Watched, degree, explosive
+from hta_dsv4.classify.regex_cost import MOST_DEGREE, degree, explosive
+from hta_dsv4.classify.timed_regex import TimedRegex
 from hta_dsv4.errors import RulesError
 
 BUCKETS = (
@@ -49,7 +50,7 @@ class Rule:
     counter_examples: tuple[str, ...]
     source: Path
     layer: int
-    pattern: re.Pattern[str] | Watched | None = field(default=None, repr=False, compare=False)
+    pattern: re.Pattern[str] | TimedRegex | None = field(default=None, repr=False, compare=False)
 
 
 def shorten(text: str) -> str:
@@ -99,7 +100,7 @@ def parse_rule(entry: Any, number: int, path: Path, layer: int) -> Rule:
     regex = entry.get("regex")
     if not must and regex is None:
         raise RulesError(f"{at}: needs words = [...] or regex = '...' to match by")
-    pattern: re.Pattern[str] | Watched | None = None
+    pattern: re.Pattern[str] | TimedRegex | None = None
     if regex is not None:
         try:
             pattern = re.compile(regex)
@@ -115,7 +116,7 @@ def parse_rule(entry: Any, number: int, path: Path, layer: int) -> Rule:
                 f"grows with the power {power}; leave out a leading .*, begin it with ^, or ask for words = [...]"
             )
         if layer >= 2:  # the user's own
-            pattern = Watched(pattern, at)
+            pattern = TimedRegex(regex, at)
     examples, counter = texts(entry, "examples", at), texts(entry, "counter_examples", at)
     if not examples or not counter:
         missing = "examples" if not examples else "counter_examples"
