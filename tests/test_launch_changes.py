@@ -149,6 +149,16 @@ def test_a_trace_without_grids_says_so():
     assert "b: the trace gives no grids" in note
 
 
+def test_copies_alone_have_no_grids_to_miss():
+    """No kernels, copies of other sizes -> their changes, and not a word about grids."""
+    base, other = (side(x, [[("Memcpy DtoD", 100, 4)]]) for x in "ab")
+    for one in (base, other):
+        one.part.activities[col.KIND] = col.MEMCPY
+        for column in (col.GRID_X, col.GRID_Y, col.GRID_Z):
+            one.part.activities[column] = pd.array([pd.NA], dtype="Int32")
+    assert not any("grids" in n for n in launch_grid(changes(base, other)).notes)
+
+
 def test_the_table_keeps_its_sum_where_rows_are_left_out():
     """More changes than are shown -> the rest as one row with its time, and all of them with --full."""
     names = [f"gemm_{c}" for c in "abcdefghijkl"]

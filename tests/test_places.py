@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import pandas as pd
 import pytest
 
 import hta_dsv4
-from hta_dsv4.analysis.places import layer_of, path_of
+from hta_dsv4.analysis.collective_layers import layer_of_scope
+from hta_dsv4.analysis.places import in_order, layer_of, path_of
 from hta_dsv4.analysis.shares import rank_shares
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.cross_grid import cross_grid
@@ -27,11 +29,27 @@ from tests.variants import table_of
         ("execute_context_0(0)_generation_32(32)", None, "unknown"),
         ("metadata", None, "metadata"),
         ("player.3/x", None, "player.3/x"),
+        ("layer.00003/x", "3", "layer.*/x"),
+        ("layer.000", "0", "layer.*"),
+        ("layer.1_000", None, "layer.1_000"),
+        ("layer.12_0", None, "layer.12_0"),
+        ("layers_3_attn", "3", "layers_*_attn"),
+        ("layer.\u0661\u0662", None, "layer.\u0661\u0662"),
+        ("layer.1\u0662", None, "layer.1\u0662"),
     ],
 )
 def test_a_scope_names_its_layer_and_a_path_without_steps(scope, layer, path):
     """Scopes of our capture, a server's modules, markers alone -> the layer's number, one path for all layers."""
     assert (layer_of(scope), path_of(scope)) == (layer, path)
+
+
+def test_layers_are_ordered_as_numbers_of_any_size():
+    """Layers beyond 64 bits, of 5,000 digits, unknown and none -> by number, what has none last."""
+    labels = ["unknown", "9" * 5000, "10", "9", "999999999999999999999", "none", "0"]
+    order = in_order(pd.Series(labels), "layer")
+    said = [labels[i] for i in order.sort_values(kind="stable").index]
+    assert said == ["0", "9", "10", "999999999999999999999", "9" * 5000, "unknown", "none"]
+    assert layer_of_scope("layer." + "9" * 5000) == layer_of_scope("layer.\u0663") == (None, None)
 
 
 def test_rows_by_step_are_the_steps_own_and_in_order():

@@ -10,7 +10,7 @@ import pytest
 
 from hta_dsv4.analysis.scaling import Point, expectation, scaling
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.present.scaling_grid import scaling_grid
+from hta_dsv4.present.scaling_grid import scaling_grid, told_apart
 
 CONTEXTS = (8_192, 65_536, 262_144, 1_048_576)
 
@@ -204,3 +204,10 @@ def test_only_concurrency_has_a_cost_of_requests():
     rows = {"moe": lambda x: 1e6 * x}
     assert scaling(points(rows), "max_context", "origin").requests is None
     assert scaling(points(rows, (0.5, 1, 2)), "concurrency", "origin").requests is None
+
+
+def test_values_of_the_parameter_that_differ_are_printed_differently():
+    """1, 1.0000000001, 1.0000000002 and 1e300 -> as many digits as it takes, an exponent for the huge one."""
+    assert told_apart([1.0, 1.0000000001, 1.0000000002]) == ["1", "1.0000000001", "1.0000000002"]
+    assert told_apart([1024.0, 0.5, 1e300]) == ["1,024", "0.5", "1e+300"]
+    assert told_apart([2.0, 2.0]) == ["2", "2"]

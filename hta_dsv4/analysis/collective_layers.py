@@ -20,7 +20,7 @@ from hta_dsv4.trace import activities as col
 EMBEDDING, ATTENTION, MOE, HEAD = "embedding", "attention", "moe", "head"
 BY_SCOPE, BY_COUNT, UNTOLD = "scope", "count", "none"
 
-_LAYER = re.compile(r"(?:^|[^A-Za-z])layers?[._/ \[](\d{1,6})")
+_LAYER = re.compile(r"(?:^|[^A-Za-z])layers?[._/ \[]([0-9]{1,6})(?!_?\d)")
 _ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce", re.IGNORECASE)
 # The part of the path behind the layer decides first: attention holds an MoE in no model, but names vary.
 _HALVES = (

@@ -255,11 +255,12 @@ def _steps(
 
 
 def _unsaid(parts: Decomposition, found: Configured) -> tuple[str, ...]:
-    """Which side records no grids, so that nothing can be said of its launches."""
+    """Which side has kernels and records no grids, so that nothing can be said of its launches."""
     blind = [
         side.label
         for side, codes in ((parts.base, found.base), (parts.other, found.other))
-        if not any(found.configs[c].grid is not None for c in np.unique(codes).tolist())
+        if (side.part.activities[col.KIND] == col.KERNEL).any()
+        and not any(found.configs[c].grid is not None for c in np.unique(codes).tolist())
     ]
     return (
         (f"{' and '.join(blind)}: the trace gives no grids, so launches cannot be compared",) if blind else ()

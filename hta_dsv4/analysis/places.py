@@ -23,8 +23,7 @@ UNKNOWN = "unknown"
 NONE = "none"
 """Layer of what runs under a scope that names no layer: embedding, head, sampling."""
 
-_LAYER = re.compile(r"(?:(?:^|[^A-Za-z])layers?[._/ \[]|Decoder_?[Ll]ayer_)(\d+)")
-_LAST = 1 << 53  # after any number
+_LAYER = re.compile(r"(?:(?:^|[^A-Za-z])layers?[._/ \[]|Decoder_?[Ll]ayer_)([0-9]+)(?!_?\d)")
 _SAID = 0.0005  # a smaller part of the sum without a place is not told
 _STEP_REMEDY = (
     "record with the profiler's schedule and step(), or give a trace of an engine that annotates steps"
@@ -36,9 +35,9 @@ _SCOPE_REMEDY = (
 
 
 def layer_of(scope: str) -> str | None:
-    """The number of the layer that a scope names, as written; ``None`` where it names none."""
+    """The number of the layer that a scope names, without leading zeros; ``None`` where it names none."""
     found = _LAYER.search(scope)
-    return found[1] if found else None
+    return (found[1].lstrip("0") or "0") if found else None
 
 
 def path_of(scope: str) -> str:
@@ -94,8 +93,13 @@ def in_order(labels: pd.Series[str], key: str) -> pd.Series[int]:
         labels: of the rows.
         key: what they are; of a scope all are equal, as scopes have no order but by time.
     """
-    numbers = pd.to_numeric(labels, errors="coerce") if key in (STEP, LAYER) else pd.Series(0, labels.index)
-    return numbers.fillna(_LAST).astype("int64")
+    if key not in (STEP, LAYER):
+        return pd.Series(0, labels.index)
+    # Of numbers without leading zeros the longer is the larger, and none is too large for this.
+    order = sorted(set(labels), key=lambda s: (s in (UNKNOWN, NONE), len(s), s))
+    return labels.map({s: len(order) if s in (UNKNOWN, NONE) else i for i, s in enumerate(order)}).astype(
+        "int64"
+    )
 
 
 def place_notes(label: str, keys: tuple[str, ...], table: pd.DataFrame, share: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hta_dsv4.analysis.request_cost import CONCURRENCY, RequestCost
@@ -17,6 +18,10 @@ UNITS = {
     "layers": ("layer", 1.0),
 }
 """Parameter -> what slopes are per, and how many units that is."""
+_HUGE = 1e15
+"""Whole numbers from here on are written with an exponent."""
+_ALL_DIGITS = 17
+"""Digits that tell any two floats apart."""
 _SAID = 0.05
 """Part of a request's cost from which a row is named."""
 
@@ -26,7 +31,7 @@ def scaling_grid(found: Scaling, top: int = 0) -> Grid:
     shown = len(found.rows) if top <= 0 else min(top, len(found.rows))
     values = found.total.x
     unit, scale = UNITS.get(found.parameter, (found.parameter, 1.0))
-    names = [f"{found.parameter} = {parameter(x)}" for x in values]
+    names = [f"{found.parameter} = {x}" for x in told_apart(values)]
     headers = (
         found.by, *names, "power", "interval", "R2", f"slope per {unit}", "growth, % of step", "",
     )  # fmt: skip
@@ -37,7 +42,7 @@ def scaling_grid(found: Scaling, top: int = 0) -> Grid:
         rows.append((f"({len(rest)} more)", *times, "", "", "", "", "", ""))
     flags = [
         f"{f.name} grows with {found.parameter}{_power(f)}, by {us(f.growing_ns)} us per step "
-        f"({100 * f.growing_share:.1f} % of the step at {parameter(values[-1])}), but should not beyond power "
+        f"({100 * f.growing_share:.1f} % of the step at {told_apart(values)[-1]}), but should not beyond power "
         f"{f.expected.power:g}: {f.expected.why}"
         for f in found.flagged
         if f.expected is not None
@@ -97,8 +102,19 @@ def _ceiling(c: Ceiling) -> str:
 
 
 def parameter(x: float) -> str:
-    """A value of the parameter, as short as it is exact enough."""
-    return f"{x:,.0f}" if float(x).is_integer() else f"{x:g}"
+    """A value of the parameter, as short as it is exact enough; above 1e15 with an exponent."""
+    return f"{x:,.0f}" if float(x).is_integer() and abs(x) < _HUGE else f"{x:g}"
+
+
+def told_apart(values: Sequence[float]) -> list[str]:
+    """Values of the parameter with as many digits as it takes to print different ones differently."""
+    short = [parameter(x) for x in values]
+    digits = 6
+    while len(set(short)) < len(set(values)) and digits < _ALL_DIGITS:
+        digits += 1
+        same = {s for s in short if short.count(s) > 1}
+        short = [f"{x:.{digits}g}" if s in same else s for x, s in zip(values, short, strict=True)]
+    return short
 
 
 def _time(ns: float) -> str:

@@ -8,7 +8,7 @@ from hta_dsv4.analysis.scaling import Fit, Scaling
 from hta_dsv4.present import colours
 from hta_dsv4.present.figures import theme as th
 from hta_dsv4.present.grid import us
-from hta_dsv4.present.scaling_grid import parameter
+from hta_dsv4.present.scaling_grid import parameter, told_apart
 
 _NAMED = 6
 """Rows that are named in the figure; the others are thin grey lines with hovers."""
@@ -28,7 +28,7 @@ def scaling(found: Scaling, theme: str = "light") -> go.Figure:
     out = th.figure(
         f"Time per step over {found.parameter}", 460, theme,
         xaxis={"type": "log", "title": {"text": th.plain(found.parameter)}, "tickvals": list(found.total.x),
-               "ticktext": [parameter(x) for x in found.total.x]},
+               "ticktext": told_apart(found.total.x)},
         yaxis={"type": "log", "title": {"text": "ms per step"}}, showlegend=True,
     )  # fmt: skip
     _line(out, found.total, "whole step", colours.NEUTRAL, 2.5, "dash", True)
