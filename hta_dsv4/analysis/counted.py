@@ -149,6 +149,26 @@ def _walls(part: Counted, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarra
     return wall, between, gaps
 
 
+def step_periods(part: Counted) -> np.ndarray:
+    """From each step's first start to the next one's in the same run: its wall and the gap after it, over all devices.
+
+    Throughput follows from these, not from walls: a host that is late between two steps delays the next token as one
+    that is late within a step does.
+
+    Args:
+        part: the counted part of a trace.
+
+    Returns:
+        int64 [steps with a next one], ns; empty where no step has one.
+    """
+    if not len(part.activities):
+        return np.zeros(0, dtype=np.int64)
+    start = part.activities[col.START_NS].to_numpy()
+    wall, between, gaps = _walls(part, start, start + part.activities[col.DUR_NS].to_numpy().clip(min=0))
+    periods: np.ndarray = (wall + between)[gaps > 0]
+    return periods
+
+
 def counted_extent(part: Counted) -> Extent:
     """The times of the counted steps, added over them.
 

@@ -56,11 +56,12 @@ class Idle:
         return self.queue_empty_ns is not None and self.queue_empty_ns > HOST_BOUND * self.wall_ns
 
 
-def idle(part: Counted) -> Idle:
+def idle(part: Counted, between: bool = False) -> Idle:
     """Divide the idle time of a variant's steps.
 
     Args:
         part: the counted part of one rank; launches joined (``launch_start_ns, launch_dur_ns, launch_index``).
+        between: with the gaps between steps, which are in no step's wall but in its period.
 
     Returns:
         The division; with a reason instead where the trace cannot tell.
@@ -69,7 +70,7 @@ def idle(part: Counted) -> Idle:
     window = of_counted(part)
     found = gaps(window, pd.DataFrame())  # which calls waited for the GPU: no part of this number
     inside = found.table[
-        window.step[found.table[BEFORE].to_numpy()] == window.step[found.table[NEXT].to_numpy()]
+        between | (window.step[found.table[BEFORE].to_numpy()] == window.step[found.table[NEXT].to_numpy()])
     ]
     idle_ns, summed = int(inside[GAP_NS].sum()), int(acts[col.DUR_NS].sum())
     wall_ns = found.wall_ns - (found.idle_ns - idle_ns)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from hta_dsv4.analysis.counted import WALL, Counted, step_times, step_values
+from hta_dsv4.analysis.counted import WALL, Counted, step_periods, step_times, step_values
 from hta_dsv4.analysis.shares import KEYS, divide_half_even
 from hta_dsv4.errors import HtaDsv4Error
 
@@ -147,12 +147,12 @@ def parallel_gain(
         _row(key, before.get(key, 0), after.get(key, 0), ranks) for key in sorted({*before, *after})
     ]  # keys in order, so that equal excesses are
     plain = single.unprofiled_ns is not None and many.unprofiled_ns is not None
-    steps = [s.unprofiled_ns if plain and s.unprofiled_ns else _wall(s.part) for s in (single, many)]
+    steps = [s.unprofiled_ns if plain and s.unprofiled_ns else _recorded(s.part) for s in (single, many)]
     said = list(notes)
     if not plain:
         said.append(
-            "a step without the profiler is not known of both: step times are as recorded, and a host slowed by the "
-            "profiler is in them"
+            "a step without the profiler is not known of both: step times are as recorded, from a step's start to the "
+            "next one's; a host slowed by the profiler and the profiler's own gaps are in them"
         )
     if single.batch != many.batch:
         said.append(
@@ -171,8 +171,10 @@ def _batch(side: Side) -> str:
     return "an unknown number of requests" if side.batch is None else f"{side.batch} requests"
 
 
-def _wall(part: Counted) -> float:
-    return float(step_times(part)[WALL].mean())
+def _recorded(part: Counted) -> float:
+    """The mean period; of steps that do not follow each other the mean wall."""
+    periods = step_periods(part)
+    return float(periods.mean() if len(periods) else step_times(part)[WALL].mean())
 
 
 def _times(part: Counted, by: Sequence[str]) -> dict[tuple[str, ...], int]:

@@ -8,8 +8,10 @@ from hta_dsv4.analysis.stats import WITHIN_NOISE, WITHIN_SPREAD
 from hta_dsv4.analysis.why import Why
 from hta_dsv4.present.falls import falls
 from hta_dsv4.present.grid import ABSENT, Grid
+from hta_dsv4.present.modelled import about
 from hta_dsv4.runs.standing import Standing
 
+_ONE_DECIMAL_NS = 10_000_000
 SECOND = 0.2
 """A second cause is named where it is at least this part of the first."""
 
@@ -32,7 +34,7 @@ def standing_grid(found: Sequence[Standing], apart: Sequence[str] = ()) -> Grid:
         tokens = one.tokens_per_s
         rows.append(
             (
-                one.label, f"{one.own_ns / 1e6:,.3f}", f"{one.step_ns / 1e6:,.1f}",
+                one.label, f"{one.own_ns / 1e6:,.3f}", step_ms(one.step_ns),
                 *((_source(one.unprofiled),) if mixed else ()),
                 *((_factor(faster, one, found[i - 1]) if i else ABSENT,) if changes else ()),
                 ABSENT if tokens is None else f"{tokens:,.0f}" if tokens >= 100 else f"{tokens:,.1f}",
@@ -44,6 +46,11 @@ def standing_grid(found: Sequence[Standing], apart: Sequence[str] = ()) -> Grid:
         *(("measured",) if mixed else ()), *(("faster",) if changes else ()), "tok/s", "GPU busy %", "bound by",
     )  # fmt: skip
     return Grid("where each variant stands", headers, tuple(rows), notes=(*apart, *_notes(found)), left=1)
+
+
+def step_ms(ns: float) -> str:
+    """A step in ms: one decimal from 10 ms on, three significant digits below."""
+    return f"{ns / 1e6:,.1f}" if ns >= _ONE_DECIMAL_NS else about(ns / 1e6)
 
 
 def _source(unprofiled: bool) -> str:
@@ -64,10 +71,17 @@ def _notes(found: Sequence[Standing]) -> tuple[str, ...]:
         notes.append(
             "unprofiled: the median step before the profiler was started, from the capture's manifest"
         )
-    if not all(s.unprofiled for s in found):
+    recorded = [s for s in found if not s.unprofiled]
+    if any(s.period for s in recorded):
         notes.append(
-            "recorded: wall time of a step in the trace; a profiler adds microseconds to every launch, so a step that "
-            "waits for launches is shorter without it"
+            "recorded: from a step's start to the next one's in the trace, the profiler's own gaps in it; a profiler "
+            "also adds microseconds to every launch, so a step that waits for launches is shorter without it"
+        )
+    alone = [s.label for s in recorded if not s.period]
+    if alone:
+        notes.append(
+            f"{', '.join(alone)}: no step follows another, so recorded is the wall time of a step alone: what lies "
+            "between two steps is not in it, and tok/s is at most this"
         )
     if batches:
         notes.append(f"tok/s: C / step, C = {', '.join(map(str, batches))}")
@@ -94,10 +108,12 @@ def change_in_words(change: Why, before: Standing | None, after: Standing | None
     parts, verdict, words = change.decomposition, change.sum_change.verdict, ""
     if before is not None and after is not None and (times := after.times_faster(before)) is not None:
         recorded = "" if after.unprofiled else "recorded "
-        sizes = f"{before.step_ns / 1e6:,.1f} → {after.step_ns / 1e6:,.1f} ms"
+        sizes = f"{step_ms(before.step_ns)} → {step_ms(after.step_ns)} ms"
         words = f"{recorded}step {sizes} ({_factor(times, after, before)}); "
     elif before is not None and after is not None and (other := after.other_work(before)):
-        words = f"another workload ({other}), step {before.step_ns / 1e6:,.1f} and {after.step_ns / 1e6:,.1f} ms; "
+        words = (
+            f"another workload ({other}), step {step_ms(before.step_ns)} and {step_ms(after.step_ns)} ms; "
+        )
     a, b = parts.base.per_step.own_ns, parts.other.per_step.own_ns
     little = verdict in (WITHIN_SPREAD, WITHIN_NOISE)
     percent = f" ({100 * (b - a) / a:+.1f} %{f', {verdict}' if little else ''})" if a else ""

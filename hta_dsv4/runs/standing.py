@@ -2,7 +2,8 @@
 
 The step is that of the capture's manifest, timed before the profiler was started, where there is one: a profiler adds
 microseconds to every launch, so a step that waits for launches is recorded longer than it is. Else it is the recorded
-wall time, and says so.
+period, from a step's start to the next one's, and says so; a trace of steps that do not follow each other has their
+wall time alone.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from dataclasses import dataclass, field
 
 from hta_dsv4.analysis.apart import work_differs
 from hta_dsv4.analysis.comparability import Fact
-from hta_dsv4.analysis.counted import BUSY, OWN, WALL, step_times
+from hta_dsv4.analysis.counted import BUSY, OWN, WALL, step_periods, step_times
 from hta_dsv4.analysis.idle import Idle, idle
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.apart import recorded_under
 from hta_dsv4.runs.run import Run
+from hta_dsv4.trace import activities as col
 from hta_dsv4.trace import steps as steps_module
 
 GPU, HOST, OTHER = "GPU", "host", "other waits"
@@ -34,9 +36,9 @@ class Standing:
         own_ns, busy_ns: own time and busy time of the GPU per step.
         step_ns: time of a step.
         range_ns: the shortest and longest of the steps behind ``step_ns``.
-        unprofiled: whether ``step_ns`` is the manifest's, without the profiler; else the recorded wall time.
+        unprofiled: whether ``step_ns`` is the manifest's, without the profiler; else it is as recorded.
         batch: requests decoded per step; ``None`` where neither manifest nor trace says it.
-        waiting: what the idle time of the recorded steps waited for.
+        waiting: what the idle time of the recorded steps, and that between them, waited for.
         note: a manifest that cannot be read, or ``""``.
         work: what was decoded on what, as far as the capture says (:data:`hta_dsv4.analysis.apart.WORKLOAD`).
     """
@@ -52,6 +54,10 @@ class Standing:
     waiting: Idle
     note: str = ""
     work: Mapping[str, Fact] = field(default_factory=dict)
+    period: bool = True
+    """Whether a recorded ``step_ns`` reaches to the next step's start; else no step follows another: the wall time."""
+    devices: int = 1
+    """GPUs whose busy times ``busy_ns`` adds."""
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -61,7 +67,7 @@ class Standing:
     @property
     def busy_share(self) -> float:
         """Part of the step in which the GPU works; at most 1, as kernels may take longer while recorded."""
-        return min(self.busy_ns / self.step_ns, 1.0) if self.step_ns else 0.0
+        return min(self.busy_ns / self.devices / self.step_ns, 1.0) if self.step_ns else 0.0
 
     @property
     def bound_by(self) -> str:
@@ -106,7 +112,8 @@ def standings(runs: Sequence[Run]) -> list[Standing]:
 def _standing(run: Run) -> Standing:
     part = run.counted
     times = step_times(part)
-    mean, walls = times[[OWN, BUSY, WALL]].mean(), times[WALL]
+    mean, periods = times[[OWN, BUSY]].mean(), step_periods(part)
+    recorded = periods if len(periods) else times[WALL].to_numpy()
     note, batch, plain = "", None, None
     try:
         batch = run.manifest.get("concurrency")
@@ -117,7 +124,7 @@ def _standing(run: Run) -> Standing:
     if batch is None:
         said = {int(b) for s in run.steps for b in s.counted[steps_module.BATCH].dropna()}
         batch = said.pop() if len(said) == 1 else None
-    step, low, high = float(mean[WALL]), float(walls.min()), float(walls.max())
+    step, low, high = float(recorded.mean()), float(recorded.min()), float(recorded.max())
     if plain is not None:
         step, low, high = (
             1e6 * float(timing.get(k, plain))
@@ -125,5 +132,6 @@ def _standing(run: Run) -> Standing:
         )
     return Standing(
         run.label, part.steps, float(mean[OWN]), float(mean[BUSY]), step, (low, high), plain is not None,
-        None if batch is None else int(batch), idle(part), note, recorded_under(run),
+        None if batch is None else int(batch), idle(part, between=plain is None), note, recorded_under(run),
+        bool(len(periods)), max(int(part.activities[col.DEVICE].nunique(dropna=False)), 1),
     )  # fmt: skip
