@@ -143,10 +143,16 @@ def test_no_other_file_is_written_over(run, tmp_path):
     link = tmp_path / "link.parquet"
     link.symlink_to(trace)
     before = trace.read_bytes()
-    for words in ([trace, "--parquet", trace], [PROBE, "--parquet", trace], [trace, "--parquet", link]):
+    read, other = "this is a file being read", "other than Parquet"
+    cases = (
+        ([trace, "--parquet", trace], read),
+        ([PROBE, "--parquet", trace], other),
+        ([trace, "--parquet", link], read),
+    )
+    for words, why in cases:
         code, out, err = run("shares", *words)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "other than Parquet" in err
+        assert why in err
         assert trace.read_bytes() == before
 
 

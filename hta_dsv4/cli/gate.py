@@ -11,7 +11,6 @@ import typer
 
 from hta_dsv4.analysis.budget_file import read_budgets
 from hta_dsv4.classify.rules import RuleSet
-from hta_dsv4.cli.files import not_an_input
 from hta_dsv4.cli.options import (
     AsCsv,
     AsJson,
@@ -110,14 +109,6 @@ def gate(
     loaded = rule_set(rules)
     sides = [_captures(baseline or [], folders), _captures(candidate, folders)]
     beside = [None if c is None else resolve(c)[1] for c in (baseline_companion, companion)]
-    if summary is not None:
-        inputs = [
-            budget,
-            *(rules or []),
-            *(b for b in beside if b),
-            *(p for _, side in sides for _, p in side),
-        ]
-        not_an_input(summary, inputs, "--summary")
     runs = [
         _load(paths, loaded, salvage, frames, other) for (_, paths), other in zip(sides, beside, strict=True)
     ]

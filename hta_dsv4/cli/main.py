@@ -17,6 +17,7 @@ from hta_dsv4.cli.explain import explain
 from hta_dsv4.cli.findings import findings
 from hta_dsv4.cli.gate import gate
 from hta_dsv4.cli.gpu import coverage, fill, idle
+from hta_dsv4.cli.guard import guarded
 from hta_dsv4.cli.info import info
 from hta_dsv4.cli.ranks import ranks
 from hta_dsv4.cli.report import annotate, report
@@ -60,7 +61,7 @@ for command in (  # in the order of --help
     shares, diff, scaling, info, explain, fill, coverage, idle, roofline, whatif, findings, ranks,
     gate, report, annotate, capture, sweep, cache,
 ):  # fmt: skip
-    app.command()(command)
+    app.command()(guarded(command))
 
 
 def main(args: Sequence[str] | None = None) -> None:

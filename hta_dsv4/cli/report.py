@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from hta_dsv4.analysis.throughput import throughput
-from hta_dsv4.cli.files import not_an_input, write_whole
+from hta_dsv4.cli.files import write_whole
 from hta_dsv4.cli.options import Companions, Frames, Inputs, RulesFile, Salvage, load_runs, rule_set
 from hta_dsv4.cli.sweep_points import sweep_point
 from hta_dsv4.errors import HtaDsv4Error
@@ -76,8 +76,6 @@ def report(
     if sweep and len(sweep) < 2:
         raise HtaDsv4Error("--sweep: give it at least twice, once per value of the parameter")
     runs = load_runs(traces, rules, salvage, companion, frames)
-    if out is not None:
-        not_an_input(out, (t.path for r in runs for t in r.traces))
     from hta_dsv4.present.report import build  # Plotly takes a second to import
 
     found = None
@@ -132,7 +130,6 @@ def annotate(
 
     perfetto_library()
     (run,) = load_runs([trace], rules, salvage, companion, frames)
-    not_an_input(out, (t.path for t in run.traces))
     found = gpus(run)
     write_whole(out, perfetto_bytes(found, compress=out.suffix == ".gz"))
     for note in dict.fromkeys(note for g in found for note in g.notes):

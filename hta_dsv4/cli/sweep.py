@@ -18,7 +18,7 @@ import typer
 from hta_dsv4.analysis.sweep_plan import SweepStoppedError, levels_of
 from hta_dsv4.analysis.throughput import Throughput, throughput
 from hta_dsv4.cli.capture import switches_of
-from hta_dsv4.cli.files import not_an_input, write_whole
+from hta_dsv4.cli.files import write_whole
 from hta_dsv4.cli.options import AsCsv, AsJson, AsMd, AsParquet, Full, form, write
 from hta_dsv4.cli.serving import ApiKey, tell
 from hta_dsv4.errors import HtaDsv4Error
@@ -26,7 +26,6 @@ from hta_dsv4.present import machine
 from hta_dsv4.present.throughput_grid import throughput_grids
 from hta_dsv4.present.throughput_json import sweep_body, sweep_rows
 from hta_dsv4.runs.sweep_record import read_sweeps
-from hta_dsv4.shipped import resolve
 
 Kept = Annotated[
     list[str] | None,
@@ -151,7 +150,7 @@ def sweep(
         raise HtaDsv4Error("sweep --variant runs on one GPU; start it without torchrun (WORLD_SIZE is set)")
     for path, option in ((out, "--out"), (figure, "--figure")):
         if path is not None:
-            _target(path, option, named)
+            _target(path, option)
     if figure is not None:
         _drawable(figure)
     stopped: BaseException | None = None
@@ -225,17 +224,16 @@ def _refuse_foreign(context: typer.Context, kind: str) -> None:
             )
 
 
-def _target(path: Path, option: str, inputs: list[str]) -> None:
+def _target(path: Path, option: str) -> None:
     """Looked at before anything is measured, as measuring takes long.
 
     Raises:
-        HtaDsv4Error: a folder, in no folder, or one of the inputs.
+        HtaDsv4Error: a folder, or in no folder.
     """
     if path.is_dir():
         raise HtaDsv4Error(f"{path}: this is a folder; name a file in it with {option}")
     if not path.parent.is_dir():
         raise HtaDsv4Error(f"{path}: there is no folder {path.parent}; make it, or name another file")
-    not_an_input(path, (resolve(text)[1] for text in inputs), option)
 
 
 def _drawable(path: Path) -> None:
