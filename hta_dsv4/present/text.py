@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Iterator
 
 from rich import box
 from rich.cells import cell_len
@@ -29,6 +30,8 @@ PIPED = 200
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 _TRAILING = re.compile(r" +$", re.MULTILINE)
+_MANY = 1000
+"""Rows beyond which a terminal gets plain lines, too: rich lays out some 600 rows in a second."""
 
 
 def console(width: int | None = None) -> Console:
@@ -75,7 +78,7 @@ def print_grid(grid: Grid, out: Console, *, full: bool = False) -> None:
 
 def _print_table(grid: Grid, out: Console, full: bool) -> None:
     every = [tuple(map(printable, r)) for r in (grid.headers, *grid.rows, *grid.footer)]
-    widths = [max(cell_len(r[i]) for r in every) for i in range(len(grid.headers))]
+    widths = [max(_cells(r[i]) for r in every) for i in range(len(grid.headers))]
     columns = list(range(len(widths)))
     room = out.width - sum(widths[grid.left :]) - _GAP * (len(widths) - 1)
     fits = not full  # every block has the names, so grep finds all numbers of a row in a file, too
@@ -104,6 +107,17 @@ def _draw(
     grid: Grid, every: list[tuple[str, ...]], widths: list[int], columns: list[int], out: Console
 ) -> None:
     """Print some of a table's columns, as wide as they were found to be."""
+    whole = all(widths[i] >= max(_cells(r[i]) for r in every) > 0 for i in columns)
+    if whole and out.encoding.startswith("utf") and (not out.is_terminal or len(every) > _MANY):
+        out.file.write("\n".join(_lines(grid, every, widths, columns)) + "\n")
+    else:
+        out.file.write(_laid_out(grid, every, widths, columns, out))
+
+
+def _laid_out(
+    grid: Grid, every: list[tuple[str, ...]], widths: list[int], columns: list[int], out: Console
+) -> str:
+    """A table as rich draws it: cells go on in further lines, header and totals are styled."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, show_header=any(grid.headers))
     for i in columns:
         table.add_column(
@@ -124,7 +138,33 @@ def _draw(
         wide.print(table, crop=False)
     text = drawn.get()
     # rich pads a last column of names with spaces, which a window narrower than the file shows as empty lines
-    out.file.write(text if out.is_terminal else _TRAILING.sub("", text))
+    return text if out.is_terminal else _TRAILING.sub("", text)
+
+
+def _cells(text: str) -> int:
+    """Columns that a text takes."""
+    return len(text) if text.isascii() else cell_len(text)
+
+
+def _lines(grid: Grid, every: list[tuple[str, ...]], widths: list[int], columns: list[int]) -> Iterator[str]:
+    """What rich draws of a table whose cells are whole, without styles and spaces at the ends of lines."""
+    between = " " * _GAP
+
+    def line(row: tuple[str, ...]) -> str:
+        cells = []
+        for i in columns:
+            text = row[i] if i < grid.left else row[i].rstrip()
+            pad = " " * (widths[i] - _cells(text))
+            cells.append(text + pad if i < grid.left else pad + text)
+        return between.join(cells).rstrip(" ")
+
+    if any(grid.headers):
+        yield line(every[0])
+        yield "─" * (sum(widths[i] for i in columns) + _GAP * (len(columns) - 1))
+    for n, row in enumerate(every[1:]):
+        if n == len(grid.rows) and n:
+            yield ""
+        yield line(row)
 
 
 def _blocks(headers: tuple[str, ...], widths: list[int], left: int, width: int) -> list[list[int]]:
