@@ -89,10 +89,10 @@ def test_idle_across_a_left_out_step_is_nobodys():
 
 
 def test_two_gpus_keep_their_own_unions():
-    """The same stream number on two GPUs at the same time -> busy adds, is not merged."""
+    """The same stream number on two GPUs at the same time -> busy and wall add, are not merged; never negative idle."""
     acts = make_trace([kernel("a", 0, 10), kernel("b", 0, 40, device=1)]).activities
     size = extent(acts)
-    assert (size.sum_ns, size.busy_ns, size.wall_ns) == (50, 50, 40)
+    assert (size.sum_ns, size.busy_ns, size.wall_ns, size.idle_ns) == (50, 50, 50, 0)
 
 
 def test_ranks_are_not_summed_and_the_median_one_stands_for_the_variant():

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hta_dsv4.analysis.counted import counted, counted_extent, step_times
+import hta_dsv4
+from hta_dsv4.analysis.counted import counted, counted_extent, step_periods, step_times
+from hta_dsv4.analysis.gaps import gaps
 from hta_dsv4.analysis.intervals import union_ns
 from hta_dsv4.analysis.profile import StepTimes
+from hta_dsv4.analysis.window import of_counted
+from hta_dsv4.runs.standing import standings
 from hta_dsv4.trace import activities as col
+from tests.builders import KinetoTrace
 from tests.frames import activity_table, kernel
 from tests.variants import given as given_steps
 
@@ -81,3 +87,39 @@ def test_walls_and_betweens_add_up_to_the_run(rows):
     assert (mean.gaps, times["gaps"].sum()) == (extent.gaps, extent.gaps)
     assert abs(mean.between_ns * mean.gaps - extent.between_ns) <= mean.gaps
     assert mean.wall_ns == mean.sum_ns - mean.early_ns - mean.streams_ns + mean.idle_ns
+
+
+def test_four_gpus_of_one_rank_are_never_less_than_idle(tmp_path):
+    """Four GPUs busy at once for 900 us of every 1,000 -> wall 3,600, idle 0, a step still every 1,000 us; said so."""
+    trace = KinetoTrace()
+    for i in range(4):
+        trace.step(i, 999 + 1000 * i, 998)
+        for device in range(4):
+            number = trace.next_id()
+            trace.launch(1000 + 1000 * i, 0.5, correlation=number, tid=device)
+            trace.kernel("k", 1002 + 1000 * i, 900, correlation=number, device=device)
+    run = hta_dsv4.load(trace.write(tmp_path / "four.json"))
+    times = step_times(run.counted)
+    assert (times["busy"].tolist(), times["wall"].tolist()) == ([3_600_000] * 4, [3_600_000] * 4)
+    assert (times["idle"].tolist(), times["between"].tolist()) == ([0] * 4, [400_000] * 3 + [0])
+    assert step_periods(run.counted).tolist() == [1_000_000] * 3
+    assert StepTimes.mean(times).between_ns == 100_000
+    assert any("4 GPUs in one rank" in n for n in run.shares().notes)
+    found = standings([run])[0]
+    assert (found.step_ns, found.busy_share) == (1_000_000, pytest.approx(0.9))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 200), st.integers(0, 60), st.integers(0, 2), st.integers(0, 3)), min_size=1
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_idle_time_of_several_gpus_is_never_negative(rows):
+    """Any activities on three GPUs -> busy is at most wall over a run, gap by gap as idle counts them."""
+    rows = sorted(rows)
+    table = activity_table([kernel("k", s, d, **{col.DEVICE: q}) for s, d, q, _ in rows])
+    part = counted(table, given_steps((0, 1, 2, 3), [step for *_, step in rows]), 0)
+    extent = counted_extent(part)
+    assert extent.idle_ns >= 0
+    assert extent.span_ns == gaps(of_counted(part), pd.DataFrame()).wall_ns

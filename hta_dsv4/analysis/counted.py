@@ -97,7 +97,8 @@ def step_times(part: Counted) -> pd.DataFrame:
     such a step: a run of N steps has N - 1 gaps, and a mean of ``between`` is taken over them. Where steps overlap, the
     earlier one has the time: between is 0 and the later wall begins where the earlier ends. Where two activities
     overlap, the later one's step is charged only with what it adds. So over a run of steps busy times add up to the
-    union of its intervals, and walls and betweens to its length.
+    union of its intervals, and walls and betweens to its length. Of several devices in one rank all times are those of
+    each device, added, gaps too: a wall over all of them would be less than what they are busy.
 
     Args:
         part: the counted part of a trace.
@@ -123,21 +124,26 @@ def step_times(part: Counted) -> pd.DataFrame:
             rows = order[a:b]
             reach = np.maximum.accumulate(np.append(start[rows[0]], end[rows[:-1]]))
             np.add.at(busy, part.step[rows], (end[rows] - np.maximum(start[rows], reach)).clip(min=0))
-        wall, between, gaps = _walls(part, start, end)
+        for one in np.unique(device):
+            mine = device == one
+            more = _walls(part, start[mine], end[mine], part.step[mine])
+            wall, between, gaps = wall + more[0], between + more[1], gaps + more[2]
     columns = {SUM: total, OWN: own, EARLY: total - own, BUSY: busy, OVERLAP: total - busy}
     columns |= {WALL: wall, IDLE: wall - busy, BETWEEN: between, GAPS: gaps}
     return pd.DataFrame(columns, dtype="int64")
 
 
-def _walls(part: Counted, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _walls(
+    part: Counted, start: np.ndarray, end: np.ndarray, step: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Wall of each step and the time to the next one's first start, ns, and whether there is one: int64 [steps]."""
     n = part.steps
     wall, between, gaps = (np.zeros(n, dtype=np.int64) for _ in range(3))
     first = np.full(n, np.iinfo(np.int64).max)
-    np.minimum.at(first, part.step, start)
+    np.minimum.at(first, step, start)
     last = np.full(n, np.iinfo(np.int64).min)
-    np.maximum.at(last, part.step, end)
-    present = np.flatnonzero(np.bincount(part.step, minlength=n))
+    np.maximum.at(last, step, end)
+    present = np.flatnonzero(np.bincount(step, minlength=n))
     for run in np.unique(part.run[present]):
         mine = present[part.run[present] == run]
         # a later step's kernel on another stream may begin first, and an earlier one's end last
@@ -164,7 +170,8 @@ def step_periods(part: Counted) -> np.ndarray:
     if not len(part.activities):
         return np.zeros(0, dtype=np.int64)
     start = part.activities[col.START_NS].to_numpy()
-    wall, between, gaps = _walls(part, start, start + part.activities[col.DUR_NS].to_numpy().clip(min=0))
+    end = start + part.activities[col.DUR_NS].to_numpy().clip(min=0)
+    wall, between, gaps = _walls(part, start, end, part.step)
     periods: np.ndarray = (wall + between)[gaps > 0]
     return periods
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from hta_dsv4.analysis.intervals import busy_by_device, extent
+from hta_dsv4.analysis.intervals import busy_by_device
 from hta_dsv4.analysis.own_time import own_ns
 from hta_dsv4.classify.architecture import read_activities
 from hta_dsv4.trace import activities as col
@@ -106,7 +106,8 @@ def trace_info(trace: Trace, steps: Steps) -> Info:
     for rank in ranks:
         devices += _devices(trace, acts[acts[col.RANK] == rank], rank)
     counted = steps.counted.groupby(col.RANK).size() if len(steps.counted) else pd.Series([0])
-    span = extent(acts).wall_ns if len(acts) else 0
+    end = acts[col.START_NS] + acts[col.DUR_NS].clip(lower=0)
+    span = int(end.max() - acts[col.START_NS].min()) if len(acts) else 0
     reading = read_activities(acts, steps)
     return Info(
         path=str(trace.path),

@@ -3,7 +3,8 @@
 * sum: summed durations. Activities that overlap (other streams, programmatic dependent launch) count twice.
 * own: what each activity adds to the time its stream is busy; sum minus own is early (:mod:`own_time`).
 * busy: union of the intervals, per device; over several devices the unions are added, never merged.
-* wall: first start to last end, of each step where there are steps; what lies between two steps is apart.
+* wall: first start to last end, of each step where there are steps; what lies between two steps is apart. Per device;
+  over several devices added, as busy is, so that idle is never negative.
 * idle: wall minus busy.
 """
 
@@ -49,7 +50,7 @@ class Extent:
         kernel_sum_ns: summed durations of kernels alone.
         own_ns: own times, added.
         busy_ns: union of the intervals per device, added over devices.
-        wall_ns: first start to last end; where there are steps, of each step, added.
+        wall_ns: first start to last end; where there are steps, of each step, added; so over devices.
         between_ns: from a step's last end to the first start of the next in its run, added.
         launches: number of activities.
         gaps: number of times added in ``between_ns``: one less than the steps of each run.
@@ -81,7 +82,7 @@ class Extent:
 
     @property
     def idle_ns(self) -> int:
-        """Wall minus busy; meaningful on one device."""
+        """Wall minus busy."""
         return self.wall_ns - self.busy_ns
 
     @property
@@ -116,6 +117,9 @@ def extent(activities: pd.DataFrame) -> Extent:
     dur, start = activities[col.DUR_NS], activities[col.START_NS]
     kernels = activities[col.KIND] == col.KERNEL
     busy = sum(busy_by_device(activities).values())
-    wall = int((start + dur.clip(lower=0)).max() - start.min()) if len(activities) else 0
+    spans = pd.DataFrame({"start": start, "end": start + dur.clip(lower=0)}).groupby(
+        activities[col.DEVICE].fillna(-1).to_numpy(dtype=np.int64)
+    )
+    wall = int((spans["end"].max() - spans["start"].min()).sum())
     own = int(own_ns(activities).sum())
     return Extent(int(dur.sum()), int(dur[kernels].sum()), own, busy, wall, 0, len(activities))

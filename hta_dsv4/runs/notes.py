@@ -44,6 +44,12 @@ def share_notes(
             notes.append(f"{where}{kinds} step(s) left out: the table is of decode steps")
         notes += [f"{where}{steps.method} and {a.method} disagree: {a.detail}" for a in steps.disagreements]
         notes += [where + w for w in trace.warnings]
+        devices = trace.activities.groupby(col.RANK)[col.DEVICE].nunique(dropna=False)
+        if len(devices) and int(devices.max()) > 1:
+            notes.append(
+                f"{where}{int(devices.max())} GPUs in one rank: all times are those of each GPU, added; wall, idle and "
+                "what lies between steps too, gaps counted on each"
+            )
     for rank in ranks:
         if rank.steps and rank.outside:
             total = rank.extent.sum_ns + rank.outside_ns
