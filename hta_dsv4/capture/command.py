@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from hta_dsv4.capture.checks import check_counts, check_label, no_cuda_message, trace_file
-from hta_dsv4.capture.config import StepShape, model_config
+from hta_dsv4.capture.config import ModelConfig, StepShape, model_config
 from hta_dsv4.capture.launch import Step, as_compiled, as_cuda_graph
+from hta_dsv4.capture.memory import least_bytes, memory_of
 from hta_dsv4.capture.parallel import ALONE, Ranks, process_group
 from hta_dsv4.capture.profiler import CaptureResult, capture_decode
 from hta_dsv4.capture.rank_files import (
@@ -145,10 +146,14 @@ def check_options(options: CaptureOptions) -> None:
             if options.device == "cuda"
             else "launch=cuda_graph needs a CUDA device; use launch=eager"
         )
+    if options.device == "cpu" and config.name != "tiny":
+        raise HtaDsv4Error(
+            f"--device cpu: a step of {config.name} takes a GPU; a CPU records the host side of --config tiny"
+        )
     shard_config(config, options.ranks.world_size)
     if options.straggler is not None:
         options.straggler.check(config, options.ranks)
-    options.ranks.device(options.device)
+    _check_memory(config, options)
     place = options.trace_path
     if options.ranks.alone:
         trace_file(place)
@@ -158,6 +163,16 @@ def check_options(options: CaptureOptions) -> None:
     )  # the folder between is made when all ranks have their traces
     if place.parent.exists() and not place.parent.is_dir():
         raise HtaDsv4Error(f"{place.parent}: is a file; choose another --out")
+
+
+def _check_memory(config: ModelConfig, options: CaptureOptions) -> None:
+    needed, there = least_bytes(config, options.shape), memory_of(options.ranks.device(options.device))
+    if needed > there:
+        where = "this machine" if options.device == "cpu" else "the GPU"
+        raise HtaDsv4Error(
+            f"{options.variant}: out of memory (the step takes at least {needed / 1e9:,.0f} GB, {where} has "
+            f"{there / 1e9:,.0f}); {_lower(options)}"
+        )
 
 
 def staging_folders(options: CaptureOptions) -> list[Path]:
@@ -299,7 +314,11 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 def _out_of_memory(options: CaptureOptions, error: Exception) -> HtaDsv4Error:
     first = str(error).splitlines()[0]
-    return HtaDsv4Error(
-        f"{options.variant}: out of memory ({first}); lower --max-context ({options.max_context}), "
-        f"--concurrency ({options.concurrency}) or --context ({options.context})"
+    return HtaDsv4Error(f"{options.variant}: out of memory ({first}); {_lower(options)}")
+
+
+def _lower(options: CaptureOptions) -> str:
+    return (
+        f"lower --max-context ({options.max_context}), --concurrency ({options.concurrency}) or --context "
+        f"({options.context})"
     )

@@ -14,7 +14,8 @@ from hta_dsv4.capture.config import WINDOW, LayerKind, StepShape
 from hta_dsv4.capture.glue import rope_table
 from hta_dsv4.capture.weights import ModelWeights
 
-_CACHE_BUDGET = 24 << 30  # bytes; past it, layers of one kind share cache memory in turn
+CACHE_BUDGET = 24 << 30  # bytes; past it, layers of one kind share cache memory in turn
+PAGE_BYTES = {"swa": 37_440, "c4": 37_440 + 8_448, "c128": 1_728}  # of c4: entries and index keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,11 @@ def make_caches(
         would not hold one each).
     """
     per_layer = {
-        LayerKind.C4: tables.c4.pool_pages * (37_440 + 8_448),
-        LayerKind.C128: tables.c128.pool_pages * 1_728,
+        LayerKind.C4: tables.c4.pool_pages * PAGE_BYTES["c4"],
+        LayerKind.C128: tables.c128.pool_pages * PAGE_BYTES["c128"],
     }
     total = sum(layers.count(k) * v for k, v in per_layer.items())
-    share = min(1.0, _CACHE_BUDGET / max(total, 1))
+    share = min(1.0, CACHE_BUDGET / max(total, 1))
     sets: dict[str, int] = {}
     pools: dict[LayerKind, list[tuple[PagedKV, PagedIndexK | None]]] = {}
     for kind in per_layer:

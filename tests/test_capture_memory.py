@@ -1,0 +1,73 @@
+"""What cannot be captured for want of memory or of a GPU is said before anything is built."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from hta_dsv4.capture import command
+from hta_dsv4.capture.command import CaptureOptions, build_step, check_options
+from hta_dsv4.capture.config import FLASH, PRO, StepShape, model_config
+from hta_dsv4.capture.memory import least_bytes
+from hta_dsv4.errors import HtaDsv4Error
+
+SMALL = CaptureOptions(config="tiny", device="cpu", context=64, max_context=256, concurrency=2)
+
+
+def tensors(value: object) -> Iterator[torch.Tensor]:
+    """All tensors in a value's fields and items."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from tensors(getattr(value, field.name))
+
+
+@pytest.mark.parametrize(("batch", "context"), [(16, 600), (64, 600)])
+def test_estimate_is_a_bound_and_near(tmp_path: Path, batch: int, context: int) -> None:
+    """A step that is built -> its tensors take what was said at least, and less than three times it."""
+    options = replace(SMALL, concurrency=batch, context=context, max_context=2048, out=tmp_path)
+    step = build_step(options)
+    stored = {
+        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
+        for t in tensors([step.weights, step.tables, step.caches, step.rope])
+    }
+    said = least_bytes(model_config("tiny"), options.shape)
+    assert said <= sum(stored.values()) < 3 * said
+
+
+def test_what_was_captured_fits_its_gpu() -> None:
+    """The published shapes -> below 141 GB; the large model at a thousand times the requests -> above."""
+    assert least_bytes(FLASH, StepShape(64, 4096, 1 << 20)) < 40e9
+    assert least_bytes(PRO, StepShape(32, 4096, 1 << 20)) < 141e9
+    assert least_bytes(PRO, StepShape(32_000, 4096, 1 << 20)) > 141e9
+
+
+@pytest.mark.parametrize("sizes", [{"concurrency": 100_000_000}, {"context": 10**10, "max_context": 10**10}])
+def test_too_large_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]
+) -> None:
+    """More requests or tokens than any memory holds -> one line with both sizes, and nothing is built."""
+    monkeypatch.setattr(command, "DecodeStep", lambda *_args, **_kw: pytest.fail("must not be built"))
+    start = time.monotonic()
+    with pytest.raises(HtaDsv4Error, match=r"out of memory .*at least [\d,]+ GB, this machine has .*lower"):
+        build_step(replace(SMALL, out=tmp_path, **sizes))  # type: ignore[arg-type]
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("config", ["flash", "pro"])
+def test_full_model_on_a_cpu(tmp_path: Path, config: str) -> None:
+    """--device cpu with a model of full size -> one line naming --config tiny."""
+    with pytest.raises(HtaDsv4Error, match=r"--device cpu: .*--config tiny"):
+        check_options(replace(SMALL, config=config, out=tmp_path))
