@@ -100,3 +100,19 @@ def test_lexicon_forgets_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPa
     for i in range(50):
         assert lexicon.meets(f"_w{i}_topk_") == {0}
     assert len(lexicon._met) <= 10
+
+
+@pytest.mark.parametrize(
+    ("view", "held"),
+    [("_paged_decode_", True), ("_my_wv_split3_", True), ("_decode_paged_", False), ("_topk_wv_", False)],
+)
+def test_whether_a_view_holds_any_phrase(view: str, held: bool) -> None:
+    """One search for the phrases of all groups -> found exactly where one group's own search finds one."""
+    lexicon = Lexicon(["topk|paged_decode", "*softmax*|wv_split*"])
+    assert lexicon.any_phrase(view) is held
+    assert any(lexicon.phrase(n, view) for n in lexicon.numbers.values()) is held
+
+
+def test_no_group_has_a_phrase() -> None:
+    """Words alone -> no view holds a phrase."""
+    assert not Lexicon(["topk", "a|b*"]).any_phrase("_topk_a_")

@@ -28,6 +28,7 @@ class Lexicon:
         self._wild: list[tuple[int, re.Pattern[str]]] = []
         self._phrases: dict[int, re.Pattern[str]] = {}
         self._met: dict[str, frozenset[int]] = {}
+        spoken: list[str] = []
         for text, number in self.numbers.items():
             wild: list[str] = []
             phrases: list[str] = []
@@ -44,6 +45,9 @@ class Lexicon:
                 self._wild.append((number, re.compile("|".join(wild))))
             if phrases:
                 self._phrases[number] = re.compile("_(?:" + "|".join(phrases) + ")(?=_)")
+                spoken += phrases
+        every = "|".join(dict.fromkeys(spoken))
+        self._any_phrase = re.compile(f"_(?:{every})(?=_)") if spoken else None
 
     def meets(self, view: str) -> set[int]:
         """Numbers of the groups that some single word of a view meets.
@@ -71,6 +75,10 @@ class Lexicon:
         """Whether a view holds one of the phrases of a group."""
         pattern = self._phrases.get(number)
         return pattern is not None and pattern.search(view) is not None
+
+    def any_phrase(self, view: str) -> bool:
+        """Whether a view holds a phrase of any group; most hold none, so that no group need be asked."""
+        return self._any_phrase is not None and self._any_phrase.search(view) is not None
 
     def has_phrases(self, number: int) -> bool:
         """Whether a group has any phrase."""

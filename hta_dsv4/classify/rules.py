@@ -52,17 +52,23 @@ class RuleSet:
         phrase = self._lexicon.phrase
         views = [words.function, words.path, ""]
         met: list[set[int] | None] = [None] * len(VIEWS)
+        spoken = [False] * len(VIEWS)  # whether a view holds any phrase
         for rule, at, must, must_phrases, never, never_phrases in self._plan:
             have = met[at]
             if have is None:
                 views[at] = getattr(words, VIEWS[at])  # the full view is made only when a rule asks for it
                 have = met[at] = self._lexicon.meets(views[at])
+                spoken[at] = self._lexicon.any_phrase(views[at])
             if not must <= have or not never.isdisjoint(have):
                 continue
             view = views[at]
-            if must_phrases and not all(n in have or phrase(n, view) for n in must_phrases):
-                continue
-            if never_phrases and any(phrase(n, view) for n in never_phrases):
+            if must_phrases:
+                if not spoken[at]:
+                    if not have.issuperset(must_phrases):
+                        continue
+                elif not all(n in have or phrase(n, view) for n in must_phrases):
+                    continue
+            if never_phrases and spoken[at] and any(phrase(n, view) for n in never_phrases):
                 continue
             if rule.pattern is None or rule.pattern.search(words.text) is not None:
                 yield rule
