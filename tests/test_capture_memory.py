@@ -1,4 +1,4 @@
-"""What cannot be captured for want of memory or of a GPU is said before anything is built."""
+"""What cannot be captured for want of memory, a GPU or a folder is said before anything is built."""
 
 from __future__ import annotations
 
@@ -71,3 +71,13 @@ def test_full_model_on_a_cpu(tmp_path: Path, config: str) -> None:
     """--device cpu with a model of full size -> one line naming --config tiny."""
     with pytest.raises(HtaDsv4Error, match=r"--device cpu: .*--config tiny"):
         check_options(replace(SMALL, config=config, out=tmp_path))
+
+
+@pytest.mark.parametrize("name", ["none/a.json", "none/below", "none/below/a.trace.json.gz"])
+def test_out_in_a_folder_that_is_not_there(tmp_path: Path, name: str) -> None:
+    """--out below a missing folder -> one line naming it, and no folder is made; a folder in one there is -> made."""
+    with pytest.raises(HtaDsv4Error, match=r"there is no folder .*none.*; make it"):
+        check_options(replace(SMALL, out=tmp_path / name))
+    assert list(tmp_path.iterdir()) == []
+    check_options(replace(SMALL, out=tmp_path / "new"))
+    check_options(replace(SMALL, out=tmp_path / "a.json"))

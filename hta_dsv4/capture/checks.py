@@ -86,6 +86,20 @@ def companion_path(out: Path) -> Path:
     return out.with_name(f"{stem(out)}_eager{TRACE_SUFFIX}")
 
 
+def check_place(out: Path | None) -> None:
+    """Check ``--out`` of a command: a file, or a folder that is made where it is not there, in a folder that is.
+
+    A folder above that is missing is a typing error rather than a wish, as in every other command.
+
+    Raises:
+        HtaDsv4Error: there is no such folder.
+    """
+    if out is not None and not out.is_dir() and not out.parent.is_dir():
+        raise HtaDsv4Error(
+            f"{out}: cannot write there (there is no folder {out.parent}); make it, or choose another --out"
+        )
+
+
 def trace_file(out: str | Path) -> Path:
     """The trace's final name, in a folder that can be written.
 

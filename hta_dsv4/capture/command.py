@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hta_dsv4.capture.checks import check_counts, check_label, no_cuda_message, trace_file
+from hta_dsv4.capture.checks import check_counts, check_label, check_place, no_cuda_message, trace_file
 from hta_dsv4.capture.config import ModelConfig, StepShape, model_config
 from hta_dsv4.capture.launch import Step, as_compiled, as_cuda_graph
 from hta_dsv4.capture.memory import least_bytes, memory_of
@@ -154,6 +154,7 @@ def check_options(options: CaptureOptions) -> None:
     if options.straggler is not None:
         options.straggler.check(config, options.ranks)
     _check_memory(config, options)
+    check_place(options.out)
     place = options.trace_path
     if options.ranks.alone:
         trace_file(place)

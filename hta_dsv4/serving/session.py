@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hta_dsv4.capture.checks import trace_file
+from hta_dsv4.capture.checks import check_place, trace_file
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.serving.baseline import Measured, baseline, scheduler_agrees, too_short
 from hta_dsv4.serving.client import ServerError, ServerUrl, open_client
@@ -155,6 +155,7 @@ async def _record(options: ServerCapture, recorded: _Recorded, say: Say) -> None
         if options.model is not None:
             served = replace(served, model=options.model)
         recorded.served = served
+        check_place(options.out)
         trace_file(_naming(options, served).path)  # before the server works, not after
         recorded.notes += (served.note,) if served.note else ()
         say(f"{served.engine} {served.version or ''}".strip() + f" serves {served.model}")

@@ -211,7 +211,6 @@ def test_model_of_several(folder: Path) -> None:
         ("x.json", True, "x.json.gz"),
         ("x.trace.json.gz", False, "x.trace.json"),
         ("x.v2", True, "x.v2.trace.json.gz"),
-        ("new/x.json.gz", True, "x.json.gz"),
         ("new", False, "vllm_c6.trace.json"),
     ],
 )
