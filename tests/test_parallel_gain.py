@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from hypothesis import strategies as st
 import hta_dsv4
 from hta_dsv4.analysis.parallel_gain import RECORDED, ParallelGain, Side, parallel_gain
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.present.parallel_grid import sentences
+from hta_dsv4.present.parallel_grid import parallel_body, sentences
 from hta_dsv4.runs.parallel import parallel_gain as of_runs
 from hta_dsv4.trace import activities as col
+from tests.builders import KinetoTrace
 from tests.conftest import cli
 from tests.speed import counted_of
 
@@ -77,7 +79,7 @@ def test_another_batch_gives_no_speed_up() -> None:
 )
 def test_the_loss_adds_up(times: list[tuple[int, int]], ranks: int) -> None:
     """Any times -> rows' excess is the GPU time's, and with the rest the step's loss."""
-    one, many = ({f"b{i}": t[k] for i, t in enumerate(times)} for k in (0, 1))
+    one, many = ({"both": 1, **{f"b{i}": t[k] for i, t in enumerate(times)}} for k in (0, 1))
     found = parallel_gain(side("one", one, 1.0), side("many", many, 0.7), ranks)
     assert sum(r.excess_ns for r in found.rows) == pytest.approx(
         found.own_ns - found.single_own_ns / ranks, abs=1e-3
@@ -123,3 +125,63 @@ def test_the_command_says_it(tmp_path: Any) -> None:
     refused = cli("ranks", TP2, "--rows", "single", "--csv")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "--single TRACE" in refused.stderr
+
+
+def trace_of(
+    path: Path, kernels: dict[str, int], rank: int = 0, world: int = 1, gpu: str = "NVIDIA H200"
+) -> Path:
+    """A trace of four steps of these kernels, one after the other, us."""
+    trace = KinetoTrace(rank, world, gpu)
+    for i in range(4):
+        trace.step(i, 999 + 1000 * i, 998)
+        at = 1000 + 1000 * i
+        for name, dur in kernels.items():
+            number = trace.next_id()
+            trace.launch(at, 0.5, correlation=number)
+            trace.kernel(name, at + 2, dur, correlation=number)
+            at += dur + 10
+    return trace.write(path)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two ranks with attention and an all-reduce."""
+    (tmp_path / "two").mkdir()
+    for rank in range(2):
+        kernels = {"flash_attn_fwd": 50, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL": 30}
+        trace_of(tmp_path / "two" / f"r{rank}.json", kernels, rank, 2)
+    return tmp_path / "two"
+
+
+@pytest.mark.parametrize(
+    ("kernels", "more", "said"),
+    [
+        ({"void at::native::elementwise_kernel<4>(int)": 100}, {}, "no bucket in common"),
+        ({"flash_attn_fwd": 0}, {}, "take 0 ns"),
+        ({"flash_attn_fwd": 50}, {"rank": 1, "world": 2}, "is one rank of 2 itself"),
+    ],
+)
+def test_what_is_no_step_on_one_gpu_is_refused(
+    tmp_path: Path, two: Path, kernels: dict[str, int], more: dict[str, Any], said: str
+) -> None:
+    """Nothing in common, no GPU time, itself a rank -> one line that says so, exit 2."""
+    refused = cli("ranks", str(two), "--single", str(trace_of(tmp_path / "x.json", kernels, **more)))
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert said in refused.stderr
+
+
+def test_another_gpu_is_no_speed_up(tmp_path: Path, two: Path) -> None:
+    """A single GPU of another model, ranks on two models -> not comparable, with the GPUs' names, and no speed-up."""
+    single = trace_of(tmp_path / "x.json", {"flash_attn_fwd": 100}, gpu="NVIDIA B200")
+    for path, said in (
+        (single, "gpu differs: x NVIDIA B200, two NVIDIA H200"),
+        (None, "r1.json NVIDIA B200"),
+    ):
+        if path is None:
+            path = trace_of(tmp_path / "x.json", {"flash_attn_fwd": 100})
+            trace_of(two / "r1.json", {"flash_attn_fwd": 50}, 1, 2, "NVIDIA B200")
+        found = of_runs(hta_dsv4.load(path), hta_dsv4.load(two))
+        assert not found.comparable
+        assert said in found.notes[0]
+        assert parallel_body(found)["speedup"] is None
+        assert not any("times as fast" in s for s in sentences(found))

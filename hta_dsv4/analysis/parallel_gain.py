@@ -73,6 +73,7 @@ class ParallelGain:
         single_own_ns, own_ns: GPU time per step.
         transfer_ns, wait_ns: of the rank's communication, per step; ``None`` where ranks could not be aligned.
         notes: what makes the answer weaker than it looks.
+        comparable: whether both sides ran on the same GPUs; else there is no speed-up of the ranks' own.
     """
 
     single: str
@@ -90,6 +91,7 @@ class ParallelGain:
     transfer_ns: float | None = None
     wait_ns: float | None = None
     notes: tuple[str, ...] = ()
+    comparable: bool = True
 
     @property
     def speedup(self) -> float:
@@ -118,7 +120,7 @@ class ParallelGain:
 
 def parallel_gain(
     single: Side, many: Side, ranks: int, by: Sequence[str] = ("bucket",), *,
-    communication: tuple[float, float] | None = None, notes: Sequence[str] = (),
+    communication: tuple[float, float] | None = None, notes: Sequence[str] = (), comparable: bool = True,
 ) -> ParallelGain:  # fmt: skip
     """Hold one rank of several against a single GPU.
 
@@ -129,9 +131,10 @@ def parallel_gain(
         by: what a row is.
         communication: transfer and wait of that rank per step, ns.
         notes: what is known already, one sentence each.
+        comparable: whether both sides ran on the same GPUs.
 
     Raises:
-        HtaDsv4Error: fewer than two ranks, or a side without steps.
+        HtaDsv4Error: fewer than two ranks, a side without steps or without GPU time, or no bucket that both have.
     """
     if ranks < 2:
         raise HtaDsv4Error(
@@ -142,6 +145,15 @@ def parallel_gain(
             raise HtaDsv4Error(
                 f"{side.label}: no steps in the trace, so there is no time per step to compare"
             )
+    buckets = [_times(s.part, ("bucket",)) for s in (single, many)]
+    for side, times in zip((single, many), buckets, strict=True):
+        if not any(times.values()):
+            raise HtaDsv4Error(f"{side.label}: its activities take 0 ns, so there is no GPU time to compare")
+    if not any(times and buckets[1].get(key) for key, times in buckets[0].items()):
+        raise HtaDsv4Error(
+            f"{single.label} and {many.label} have no bucket in common ({_named(buckets[0])}; {_named(buckets[1])}): "
+            "not the same step; name the trace of the same model on one GPU"
+        )
     before, after = (_times(s.part, by) for s in (single, many))
     rows = [
         _row(key, before.get(key, 0), after.get(key, 0), ranks) for key in sorted({*before, *after})
@@ -163,8 +175,12 @@ def parallel_gain(
     return ParallelGain(
         single.label, many.label, ranks, many.part.rank, tuple(by),
         UNPROFILED if plain else RECORDED, steps[0], steps[1], many.batch if single.batch == many.batch else None,
-        tuple(rows), sum(before.values()), sum(after.values()), transfer, wait, tuple(said),
+        tuple(rows), sum(before.values()), sum(after.values()), transfer, wait, tuple(said), comparable,
     )  # fmt: skip
+
+
+def _named(times: dict[tuple[str, ...], int]) -> str:
+    return ", ".join(", ".join(key) for key, ns in times.items() if ns)
 
 
 def _batch(side: Side) -> str:

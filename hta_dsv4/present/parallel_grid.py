@@ -50,7 +50,7 @@ def sentences(found: ParallelGain) -> list[str]:
     n, batch = found.ranks, found.batch
     times = found.single_step_ns / 1e6, found.step_ns / 1e6
     step = f"step {found.step_from}: {times[0]:,.2f} ms on one GPU, {times[1]:,.2f} ms on {n}"
-    if batch is None:
+    if batch is None or not found.comparable:
         return [step]
     one, all_ = found.tokens_per_s(found.single_step_ns), found.tokens_per_s(found.step_ns)
     assert one is not None
@@ -109,12 +109,12 @@ def _times(before: int, after: int) -> str:
 
 def parallel_body(found: ParallelGain) -> dict[str, Any]:
     """The ``single`` of a variant of ``ranks --json``."""
+    told = found.batch is not None and found.comparable
     return {
         "label": found.single, "time": "own", "ranks": found.ranks, "rank": found.rank, "by": list(found.by),
         "step_from": found.step_from, "single_step_ns": found.single_step_ns, "step_ns": found.step_ns,
         "concurrency": found.batch,
-        "speedup": None if found.batch is None else found.speedup,
-        "efficiency": None if found.batch is None else found.efficiency,
+        "speedup": found.speedup if told else None, "efficiency": found.efficiency if told else None,
         "tokens_per_s": {
             "single": found.tokens_per_s(found.single_step_ns), "ranks": found.tokens_per_s(found.step_ns)
         },
