@@ -1,0 +1,36 @@
+"""Ctrl-C before the command line has been imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+START = """
+import os, runpy, signal, sys
+class Interrupts:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupts())
+{before}
+sys.argv = ["hta-dsv4", "--version"]
+runpy.run_module("hta_dsv4", run_name="__main__")
+"""
+
+
+def start(name: str, before: str = "") -> tuple[int, bytes]:
+    """Exit code and stderr of a start that is interrupted when ``name`` is imported."""
+    code = START.format(name=name, before=before)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_interrupted_while_importing():
+    """SIGINT while a library is imported -> interrupted, exit 130, no traceback."""
+    for name in ("hta_dsv4.cli.main", "pandas", "hta_dsv4.cli.sweep"):
+        assert start(name) == (130, b"hta-dsv4: interrupted\n")
+
+
+def test_started_in_the_background():
+    """SIGINT ignored by who started it -> goes on."""
+    assert start("pandas", "signal.signal(signal.SIGINT, signal.SIG_IGN)") == (0, b"")
