@@ -224,12 +224,13 @@ class ReducedRun(Run):
             # what was found as the ranks were put together is said last, as the trace's own warnings are
             notes += [where + n for n in (*one.notes, *trace.warnings[len(one.trace.warnings) :])]
         notes += share_notes([], [], tables)
-        notes += self._origin_notes if "origin" in keys else ()
+        notes += self.origin_notes if "origin" in keys else ()
         notes += dict.fromkeys(n for t in tables for n in place_notes(self.label, keys, t.table, SHARE))
         return Shares(self.label, keys, tuple(sorted(tables, key=lambda t: t.rank)), tuple(notes))
 
     @property
-    def _origin_notes(self) -> tuple[str, ...]:
+    def origin_notes(self) -> tuple[str, ...]:
+        """What part of the sum has no origin, and what would tell it."""
         return origin_notes(self.traces, pd.concat([r.origins for r in self.reduced]), self.fits)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.notes import IN_REPLAYS
 from hta_dsv4.runs.run import Run
 
@@ -17,16 +16,8 @@ def companion_notes(runs: Sequence[Run], keys: Sequence[str]) -> tuple[str, ...]
         keys: what rows are; where ``origin`` is among them the tables say it themselves.
 
     Returns:
-        One sentence per variant of which much has no origin and most of that runs in graph replays; none for a run
-        of which only tables are at hand, to which no companion can be given.
+        One sentence per variant of which much has no origin and most of that runs in graph replays.
     """
     if "origin" in keys:
         return ()
-    notes = []
-    for run in runs:
-        try:
-            said = run.shares("origin").notes
-        except HtaDsv4Error:
-            continue
-        notes += [f"{run.label}: {note}" for note in said if IN_REPLAYS in note]
-    return tuple(notes)
+    return tuple(f"{run.label}: {note}" for run in runs for note in run.origin_notes if IN_REPLAYS in note)

@@ -63,9 +63,7 @@ class Run(Classified):
         tables = []
         for table, steps in zip(self.classified, self.steps, strict=True):
             tables += [rank_shares(table, steps, int(r), keys) for r in sorted(table[col.RANK].unique())]
-        notes = share_notes(self.traces, self.steps, tables) + (
-            self._origin_notes if "origin" in keys else ()
-        )
+        notes = share_notes(self.traces, self.steps, tables) + (self.origin_notes if "origin" in keys else ())
         notes += tuple(
             dict.fromkeys(n for t in tables for n in place_notes(self.label, keys, t.table, SHARE))
         )
@@ -165,7 +163,7 @@ class Run(Classified):
         return (
             *chosen,
             *self.shares("bucket").notes,
-            *(self._origin_notes if "origin" in parse_by(by) else ()),
+            *(self.origin_notes if "origin" in parse_by(by) else ()),
         )
 
     @property
@@ -311,5 +309,6 @@ class Run(Classified):
         return tuple(trace_info(t, s) for t, s in zip(self.traces, self.steps, strict=True))
 
     @property
-    def _origin_notes(self) -> tuple[str, ...]:
+    def origin_notes(self) -> tuple[str, ...]:
+        """What part of the sum has no origin, and what would tell it."""
         return origin_notes(self.traces, self.activities, self.fits)
