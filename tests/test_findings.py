@@ -1,180 +1,43 @@
-"""Rules of findings on made launches with numbers worked out by hand, and how findings are ranked."""
+"""Findings on kernels, on made launches with numbers worked out by hand, and how findings are ranked."""
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 
-import hta_dsv4
 from hta_dsv4.analysis.costs.geometry import FLASH
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import Counted
-from hta_dsv4.analysis.devices import ceilings
 from hta_dsv4.analysis.findings import RULES, Evidence, Finding, find, subject
 from hta_dsv4.analysis.findings.casts import casts
-from hta_dsv4.analysis.findings.finding import ATTACK, LEAVE, RECAPTURE, Claim, Recoverable, claim
+from hta_dsv4.analysis.findings.finding import ATTACK, LEAVE, Claim, Recoverable, claim
 from hta_dsv4.analysis.findings.floor_headroom import floor_headroom
 from hta_dsv4.analysis.findings.fp32_products import fp32_products
 from hta_dsv4.analysis.findings.glue_chains import glue_chains
-from hta_dsv4.analysis.findings.launch_bound import launch_bound
 from hta_dsv4.analysis.findings.ranking import rank
 from hta_dsv4.analysis.findings.redundant_reads import redundant_reads
-from hta_dsv4.analysis.findings.static_maximum import static_maximum
-from hta_dsv4.analysis.findings.trust import missing, profiler_overhead, unknown_share
 from hta_dsv4.analysis.findings.underfilled import split_count, underfilled
-from hta_dsv4.analysis.launch_bound import NODE_GAP_NS, idle_time
-from hta_dsv4.analysis.scaling import Point, scaling
-from hta_dsv4.analysis.window import Window
 from hta_dsv4.present.findings_grid import finding_grids, findings_grid, title
-from hta_dsv4.present.text import print_grid
 from hta_dsv4.trace import activities as col
-from hta_dsv4.trace.model import Device, TraceMeta
-from tests.frames import event_table
-from tests.gpu_frames import H200 as LIMITS
-from tests.gpu_frames import sized
-from tests.speed import counted_of
-
-H200 = ceilings("NVIDIA H200")
-PRO6000 = ceilings("NVIDIA RTX PRO 6000 Blackwell Workstation Edition")
-META = TraceMeta(devices=(Device(0, "NVIDIA H200", LIMITS),))
-FLOATS, PRODUCT = '["float","float","Scalar"]', '["float","float"]'
-INDEXER = {col.ORIGIN: "indexer"}
-BMM = {
-    col.OP: "aten::bmm", col.OP_DTYPES: PRODUCT, col.OP_SHAPES: "[[2,262144,128],[2,128,64]]",
-    col.BUCKET: "fp32_simt_gemm", col.ROLE: "gemm_fp32_simt", **INDEXER,
-}  # fmt: skip
-SMALL = ("small", 900_000_000, 1_000, {})  # so that "a small launch here" is 1,000 ns
-W = Workload(FLASH, 2, 4096, 1 << 20)
-
-
-def subject_of(rows, step=None, w=None, device=H200, **more):
-    return subject("made", counted_of(rows, step), w or Workload(), device, META, **more)
-
-
-def copy_of(n, source="float", target="float", **more):
-    return {
-        col.OP: "aten::copy_", col.OP_SHAPES: f"[[{n}],[{n}],[]]", col.OP_DTYPES: f'["{target}","{source}","Scalar"]',
-        col.BUCKET: "glue", col.ROLE: "copy_cast", **more,
-    }  # fmt: skip
-
-
-def gpu(name, start, dur, ctas, **more):
-    row = sized(name, start, dur, ctas)
-    size = {c: row[c] for c in (col.GRID_X, col.GRID_Y, col.GRID_Z, col.BLOCK_X, col.BLOCK_Y, col.BLOCK_Z,
-                                col.REGISTERS, col.SHARED_MEM)}  # fmt: skip
-    return name, start, dur, {**size, **more}
-
-
-def saved(finding):
-    r = finding.recoverable
-    return (r.low, r.mid, r.high)
-
-
-# --- cost that follows the static maximum ---------------------------------------------------------------
-
-
-def test_padding_of_the_index_is_what_could_be_saved():
-    """A product over 262,144 columns where 1,024 are real -> all but a 256th of it and a small launch."""
-    (found,) = static_maximum(subject_of([("bmm", 0, 2_560_000, BMM), SMALL], w=W))
-    assert saved(found) == (2_560_000 - 22_000, 2_560_000 - 11_000, 2_560_000 - 10_000)
-    assert found.confidence == 0.95
-    assert "1,048,576 tokens, not the 4,096 of a request: indexer 2.6 ms" in found.title
-    values = {e.what: e.value for e in found.evidence}
-    assert values["real entries of a row"] == 1024
-    assert values["of what they compute is padding"] == pytest.approx(100 * 255 / 256)
-
-
-@pytest.mark.parametrize(
-    ("shapes", "more", "fires"),
-    [
-        ("[[2,4096,8192],[2,4096,8192],[]]", {}, True),  # pages of 64 keys of 128 bytes
-        ("[[2,4096],[4096,512],[]]", {}, False),  # the hidden size is 4,096 too
-        ("[[681,8448],[]]", {col.ROLE: "index_gather", col.GRID_X: 8192}, True),  # 2 x 4,096 pages gathered
-        ("[[681,8448],[]]", {col.ROLE: "index_gather", col.GRID_X: 64}, False),
-        ("[[2,262144],[2,262144],[]]", {col.ORIGIN: "moe"}, False),  # another part's business
-    ],
+from tests.findings_made import (
+    BMM,
+    FULL,
+    H200,
+    INDEXER,
+    META,
+    PRO6000,
+    SMALL,
+    W,
+    copy_of,
+    gpu,
+    saved,
+    subject_of,
 )
-def test_what_is_as_wide_as_the_static_index(shapes, more, fires):
-    """Rows of pages, gathers and look-alikes -> only what the indexer does over the whole width."""
-    row = {col.OP: "aten::copy_", col.OP_SHAPES: shapes, col.OP_DTYPES: FLOATS, **INDEXER, **more}
-    assert bool(static_maximum(subject_of([("k", 0, 100_000, row), SMALL], w=W))) is fires
-
-
-def test_a_maximum_that_requests_use_is_no_finding():
-    """Requests of 600,000 tokens under a maximum of 1M -> nothing."""
-    assert not static_maximum(
-        subject_of([("bmm", 0, 2_560_000, BMM), SMALL], w=replace(W, context=600_000.0))
-    )
-
-
-def test_an_unknown_context_is_all_or_nothing():
-    """The same shapes without manifest -> the width is guessed, the saving anything up to all but small launches."""
-    (found,) = static_maximum(subject_of([("bmm", 0, 2_560_000, BMM), SMALL]))
-    assert saved(found) == (0, 2_559_000, 2_559_000)
-    assert found.confidence == 0.5
-    assert "--context" in found.needs
-    narrow = {**BMM, col.OP_SHAPES: "[[2,2048,128],[2,128,64]]"}
-    assert not static_maximum(subject_of([("bmm", 0, 2_560_000, narrow), SMALL]))
-
-
-def test_without_shapes_an_fp32_product_of_the_indexer_is_its_fallback():
-    """No op recorded, a SIMT product with origin indexer -> inferred, all or nothing; a bf16 product says nothing."""
-    row = {col.BUCKET: "fp32_simt_gemm", **INDEXER}
-    (found,) = static_maximum(
-        subject_of([("sgemm", 0, 50_000, row), ("copy", 60_000, 40_000, INDEXER), SMALL])
-    )
-    assert saved(found) == (0, 88_000, 88_000)
-    assert found.label == "inferred"
-    dense = {col.BUCKET: "dense_gemm", **INDEXER}
-    assert not static_maximum(subject_of([("gemm", 0, 50_000, dense), SMALL]))
-
-
-def attention_rows(c128_ns):
-    """One attention launch in a window layer, a c4 and a c128 layer: 128, 640 and 160 valid tokens."""
-    more = {col.BUCKET: "attention", col.ROLE: "attention_core", col.ORIGIN: "attention"}
-    times = {0: 12_800, 2: 64_000, 3: c128_ns}
-    return [
-        ("_sparse_mla", 1_000_000 * i, ns, {**more, col.SCOPE: f"layer.{i}/attention"})
-        for i, ns in times.items()
-    ]
-
-
-def test_attention_that_takes_as_long_as_its_padding():
-    """c128: 160 valid tokens, but 13 times as long as 640 -> it walks the 8,320 padded columns of a 1M maximum."""
-    (found,) = static_maximum(subject_of([*attention_rows(832_000), SMALL], w=W))
-    values = {e.what: e.value for e in found.evidence}
-    (columns,) = (v for k, v in values.items() if k.startswith("columns they walk"))
-    assert columns == pytest.approx(8320)
-    # 160 of 8,320 columns are left, 16,000 ns, and a small launch
-    assert saved(found)[:2] == pytest.approx((832_000 - 34_000, 832_000 - 17_000))
-    assert found.launches == 1
-
-
-@pytest.mark.parametrize("c128_ns", [20_000, 200_000, 3_000_000])
-def test_attention_that_does_not_walk_its_padding(c128_ns):
-    """Times that the padded width does not explain -> nothing is claimed of the maximum."""
-    assert not static_maximum(subject_of([*attention_rows(c128_ns), SMALL], w=W))
-
-
-def sweep_of(small, large):
-    points = [Point(str(x), x, {"moe": np.array([ns, ns])}) for x, ns in ((8192, small), (1 << 20, large))]
-    return scaling(points, "max_context", "origin")
-
-
-def test_a_sweep_measures_what_shapes_do_not_show():
-    """An origin grows from 2 to 10 us with the maximum -> 8 us of it are recoverable, by measurement."""
-    rows = [("k", 0, 10_000, {col.ORIGIN: "moe"}), SMALL]
-    (found,) = static_maximum(subject_of(rows, sweep=sweep_of(2_000, 10_000)))
-    assert saved(found) == pytest.approx((8_000, 8_000, 8_000))
-    assert found.confidence == 0.98
-    assert not static_maximum(subject_of(rows, sweep=sweep_of(10_000, 10_000)))
-
+from tests.speed import counted_of
 
 # --- reads and products ------------------------------------------------------------------------------------
 
@@ -340,9 +203,6 @@ def test_a_copy_that_changes_the_dtype():
     assert not casts(subject_of([("copy", 0, 30_000, copy_of(1_000_000, **INDEXER))]))
 
 
-FULL = 4275 * 20_000 // 8  # a copy of so many floats takes 20 us at the copy bandwidth of 4,275 GB/s
-
-
 def test_headroom_above_a_floor():
     """A copy at half its floor's speed -> nothing cautiously, a third likely, half at best."""
     (found,) = floor_headroom(subject_of([("copy", 0, 40_000, copy_of(FULL))]))
@@ -365,162 +225,6 @@ def test_short_floors_are_doubted():
     """A floor of 2 us -> the same headroom, half the confidence."""
     (found,) = floor_headroom(subject_of([("copy", 0, 4_000, copy_of(FULL // 10))]))
     assert found.confidence == 0.3
-
-
-# --- the host, the recording, what lacks -----------------------------------------------------------------------
-
-
-def late(gap, **timing):
-    """Four steps of ten 2 us kernels, each launched as soon as ``gap`` ns after the one before has begun."""
-    rows, step = [], []
-    for i in range(40):
-        at = 1_000_000 + gap * i
-        link = {col.LAUNCH_NAME: "cudaLaunchKernel", col.LAUNCH_INDEX: i, col.LAUNCH_DUR_NS: 100}
-        rows.append(("k", at, 2_000, {"launch": at - 500, **link}))
-        step.append(i // 10)
-    part = counted_of(rows, step)
-    cut = Window(0, 4, part.activities, part.step, part.run[part.step], part.run)
-    return subject(
-        "made", part, Workload(), H200, META, idle=idle_time("made", cut, event_table([])), timing=timing
-    )
-
-
-def test_a_host_that_is_late_asks_for_a_graph():
-    """9 gaps of 18 us inside a step of 200 us -> with the gaps of a graph it saves up to 158 us, or nothing."""
-    (found,) = launch_bound(late(20_000))
-    whole = 9 * (18_000 - NODE_GAP_NS)
-    # the last step's wall ends with its last kernel, but all of its gaps lie inside it
-    assert saved(found) == pytest.approx((0, whole / 2, whole))
-    assert (found.kind, found.saves, found.confidence) == (ATTACK, "wall time", 0.4)
-
-
-def test_an_unprofiled_step_says_what_a_graph_saves():
-    """The manifest's unprofiled step, 0.15 ms, its least and most -> each less the step as a graph."""
-    s = late(20_000, unprofiled_step_ms=0.15, unprofiled_min_ms=0.14, unprofiled_max_ms=0.16)
-    (found,) = launch_bound(s)
-    graph = s.idle.graph.graph_step_ns
-    assert saved(found) == pytest.approx((140_000 - graph, 150_000 - graph, 160_000 - graph))
-
-
-def test_time_between_replays_asks_for_no_graph():
-    """One graph launch a step of ten kernels, 0.4 ms from step to step -> enqueue ahead, and not a graph once more."""
-    rows, step = [], []
-    for i in range(40):
-        at = 1_000_000 + 400_000 * (i // 10) + 2_500 * (i % 10)
-        link = {col.LAUNCH_NAME: "cudaGraphLaunch", col.LAUNCH_INDEX: i // 10, col.LAUNCH_DUR_NS: 5_000}
-        rows.append(("k", at, 2_000, {"launch": 1_000_000 + 400_000 * (i // 10) - 9_000, **link}))
-        step.append(i // 10)
-    part = counted_of(rows, step)
-    cut = Window(0, 4, part.activities, part.step, part.run[part.step], part.run)
-    times = {"unprofiled_step_ms": 0.4, "unprofiled_min_ms": 0.39, "unprofiled_max_ms": 0.41}
-    idle = idle_time("made", cut, event_table([]))
-    (found,) = launch_bound(subject("made", part, Workload(), H200, META, idle=idle, timing=times))
-    assert (found.kind, found.confidence) == (ATTACK, 0.6)
-    assert found.title.startswith("between graph replays: a step takes 400.0 us without the profiler")
-    assert "as one CUDA graph" not in found.title + found.action
-    assert saved(found) == pytest.approx([t - idle.graph.graph_step_ns for t in (390_000, 400_000, 410_000)])
-
-
-def test_a_step_that_is_one_graph_is_told_so():
-    """Replays 0.02 ms apart, the step without the profiler as long as its replay -> a graph already, none to be won."""
-    rows, step = [], []
-    for i in range(40):
-        at = 1_000_000 + 45_000 * (i // 10) + 2_500 * (i % 10)
-        link = {col.LAUNCH_NAME: "cudaGraphLaunch", col.LAUNCH_INDEX: i // 10, col.LAUNCH_DUR_NS: 5_000}
-        rows.append(("k", at, 2_000, {"launch": 1_000_000 + 45_000 * (i // 10) - 9_000, **link}))
-        step.append(i // 10)
-    part = counted_of(rows, step)
-    cut = Window(0, 4, part.activities, part.step, part.run[part.step], part.run)
-    idle = idle_time("made", cut, event_table([]))
-    (found,) = launch_bound(
-        subject("made", part, Workload(), H200, META, idle=idle, timing={"unprofiled_step_ms": 0.025})
-    )
-    assert (found.kind, found.action) == (LEAVE, "leave it")
-    assert found.title == (
-        "launching: a step is one CUDA graph already; its replay takes 24.5 us, the step without the profiler 25.0 us"
-    )
-
-
-@pytest.mark.parametrize("name", ["cuda_graph", "moe_tuned", "fp8_split"])
-def test_shipped_graphs_are_told_no_graph_would_save(name):
-    """Captures of one graph launch a step -> no finding says that the GPU waits for the host or a graph saves."""
-    found = hta_dsv4.load(hta_dsv4.traces()[name]).findings()
-    said = [f.title for f in (*(r.finding for r in found.ranked), *found.leave) if f.rule == "launch_bound"]
-    assert len(said) == 1
-    assert "one CUDA graph already" in said[0]
-    assert "waits for the host" not in said[0]
-
-
-def test_summary_tables_fit_a_page_and_trifles_are_below_one():
-    """Findings of a real trace on a page of 200 columns -> tables of 160; 27.6 ns saved -> <1, none -> 0."""
-    found = hta_dsv4.load(hta_dsv4.traces()["fp8_split"]).findings()
-    last = found.ranked[-1]
-    small = replace(found.ranked[0], remaining=Recoverable(27.6, 2_000.0, 0.0))
-    page = io.StringIO()
-    tables = [findings_grid(replace(found, ranked=(small, last))), *finding_grids(found)[len(found.ranked) :]]
-    for grid in tables:
-        print_grid(replace(grid, notes=(), title=""), Console(file=page, width=200))
-    assert max(map(len, page.getvalue().splitlines())) <= 160
-    assert tables[0].rows[0][2:5] == ("2.00", "<1", "0")
-
-
-def test_a_host_in_time_is_left_alone():
-    """Gaps of 100 ns -> leave launching alone; without idle analysis -> nothing."""
-    (found,) = launch_bound(late(2_100))
-    assert found.kind == LEAVE
-    assert not launch_bound(subject_of([SMALL]))
-
-
-def test_a_recording_that_slows_what_it_records():
-    """182 us recorded, 100 us without the profiler -> not to be trusted for wall time; 170 us -> nothing said."""
-    (found,) = profiler_overhead(late(20_000, unprofiled_step_ms=0.1))
-    assert found.kind == RECAPTURE
-    assert "82 % longer" in found.title
-    assert not profiler_overhead(late(20_000, unprofiled_step_ms=0.17))
-    assert not profiler_overhead(late(20_000))
-
-
-def rules_of(found):
-    return {f.rule for f in found}
-
-
-def test_what_a_trace_lacks_is_told_with_its_time():
-    """No origin, no shapes, no GPU in the table, a replay without companion -> one sentence each, with the share."""
-    known = {col.ORIGIN: "moe", col.OP: "aten::mm"}
-    rows = [("a", 0, 90_000, known), ("b", 100_000, 10_000, {col.OP: "aten::mm"})]
-    found = missing(subject_of(rows, shapes_recorded=False))
-    assert rules_of(found) == {"unknown_origin", "missing_shapes"}
-    assert next(f for f in found if f.rule == "unknown_origin").title.startswith("10.0 % of the GPU time")
-    assert "unknown_gpu" in rules_of(missing(subject_of(rows, device=None)))
-    replay = {col.LAUNCH_NAME: "cudaGraphLaunch"}
-    assert "missing_companion" in rules_of(missing(subject_of([("a", 0, 9_000, replay)])))
-    whole = [("copy", 0, 40_000, copy_of(FULL, **{col.ORIGIN: "moe"}))]
-    assert not missing(subject_of(whole))
-
-
-@pytest.mark.parametrize(
-    ("work", "remedy"),
-    [
-        (Workload(), "fit no model whose costs are known"),
-        (Workload(None, 16, 4096), "fit no model whose costs are known"),
-        (Workload(FLASH, 16), "say --context, or capture"),
-        (Workload(FLASH), "say --concurrency and --context, or capture"),
-        (W, "roofline --by kernel names them"),
-    ],
-)
-def test_the_remedy_for_unknown_costs_asks_for_what_is_missing_and_could_help(work, remedy):
-    """Another model, a size not said, all said -> shapes by a companion, that size, the kernels."""
-    rows = [("a", 0, 90_000, {col.ORIGIN: "moe", col.OP: "made::up"})]
-    (lack,) = (f for f in missing(subject_of(rows, w=work)) if f.rule == "unknown_cost")
-    assert remedy in lack.action
-
-
-def test_kernels_that_no_rule_knows():
-    """2 % of the time in bucket unknown -> said; 0.5 % -> not."""
-    known = {col.BUCKET: "glue"}
-    (found,) = unknown_share(subject_of([("a", 0, 98_000, known), ("odd", 100_000, 2_000, {})]))
-    assert found.title.startswith("2.0 % of the GPU time (2.0 us a step)")
-    assert not unknown_share(subject_of([("a", 0, 99_500, known), ("odd", 100_000, 500, {})]))
 
 
 # --- ranking ---------------------------------------------------------------------------------------------------

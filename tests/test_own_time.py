@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hta_dsv4
-from hta_dsv4.analysis.intervals import union_ns
 from hta_dsv4.analysis.own_time import own_ns
+from hta_dsv4.analysis.union import union_ns
 from hta_dsv4.trace import activities as col
 from tests.frames import activity_table, kernel
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from hta_dsv4.analysis import shares as sh
 from hta_dsv4.analysis.compare import DELTA_NS_PER_STEP, compare
-from hta_dsv4.analysis.intervals import extent, union_ns
+from hta_dsv4.analysis.intervals import extent
 from hta_dsv4.analysis.shares import Shares, divide_half_even, rank_shares
+from hta_dsv4.analysis.union import union_ns
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace.steps import find_steps
 from tests.frames import kernel, make_trace, marker

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import hta_dsv4
 from hta_dsv4.analysis.counted import counted, counted_extent, step_periods, step_times
 from hta_dsv4.analysis.gaps import gaps
-from hta_dsv4.analysis.intervals import union_ns
 from hta_dsv4.analysis.profile import StepTimes
+from hta_dsv4.analysis.union import union_ns
 from hta_dsv4.analysis.window import of_counted
 from hta_dsv4.runs.standing import standings
 from hta_dsv4.trace import activities as col

@@ -12,6 +12,7 @@ import pandas as pd
 
 from hta_dsv4.analysis.intervals import Extent
 from hta_dsv4.analysis.own_time import own_ns
+from hta_dsv4.analysis.union import added_ns
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace import steps as steps_module
 from hta_dsv4.trace.steps import Steps
@@ -117,13 +118,7 @@ def step_times(part: Counted) -> pd.DataFrame:
         np.add.at(own, part.step, own_by_run(acts, run))
         device = acts[col.DEVICE].fillna(-1).to_numpy(dtype=np.int64)
         # Each activity adds what its device was not already busy with; summed over a run that is the union.
-        order = np.lexsort((start, device, run))
-        group = np.stack([run, device])[:, order]
-        bounds = np.flatnonzero(np.append(True, (np.diff(group) != 0).any(axis=0)))
-        for a, b in zip(bounds, np.append(bounds[1:], len(order)), strict=True):
-            rows = order[a:b]
-            reach = np.maximum.accumulate(np.append(start[rows[0]], end[rows[:-1]]))
-            np.add.at(busy, part.step[rows], (end[rows] - np.maximum(start[rows], reach)).clip(min=0))
+        np.add.at(busy, part.step, added_ns(start, dur, run, device))
         for one in np.unique(device):
             mine = device == one
             more = _walls(part, start[mine], end[mine], part.step[mine])

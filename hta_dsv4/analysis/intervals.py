@@ -16,29 +16,8 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis.own_time import own_ns
+from hta_dsv4.analysis.union import union_ns
 from hta_dsv4.trace import activities as col
-
-
-def union_ns(start: np.ndarray, dur: np.ndarray) -> int:
-    """Length of the union of intervals.
-
-    Args:
-        start: int64 [n], ns, any order.
-        dur: int64 [n], ns; negative durations count as 0.
-
-    Returns:
-        The time covered by at least one interval, in ns.
-    """
-    if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    begin = start[order]
-    end = begin + np.maximum(dur[order], 0)
-    # Everything before `reach` is already covered when interval i begins.
-    reach = np.empty_like(end)
-    reach[0] = begin[0]
-    np.maximum.accumulate(end[:-1], out=reach[1:])
-    return int(np.maximum(end - np.maximum(begin, reach), 0).sum())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from hta_dsv4.analysis.union import added_ns
+from hta_dsv4.classify.names import short
 from hta_dsv4.trace import activities as col
 
 LITTLE_PERCENT = 0.05
@@ -33,22 +35,10 @@ def own_ns(activities: pd.DataFrame) -> np.ndarray:
     """
     if col.OWN_NS in activities:
         return activities[col.OWN_NS].to_numpy(dtype=np.int64)
-    start = activities[col.START_NS].to_numpy(dtype=np.int64)
-    own = activities[col.DUR_NS].to_numpy(dtype=np.int64).clip(min=0)
-    if not len(own):
-        return own
-    end = start + own
-    streams = [activities[k].fillna(-1).to_numpy(dtype=np.int64) for k in (col.RANK, col.DEVICE, col.STREAM)]
-    order = np.lexsort((start, *reversed(streams)))
-    key = np.stack(streams)[:, order]
-    first = np.flatnonzero(np.append(True, (np.diff(key) != 0).any(axis=0)))
-    for a, b in zip(first, np.append(first[1:], len(order)), strict=True):
-        if activities[col.STREAM].isna().iloc[order[a]]:
-            continue
-        rows = order[a:b]
-        reach = np.maximum.accumulate(np.append(start[rows[0]], end[rows[:-1]]))
-        own[rows] = (end[rows] - np.maximum(start[rows], reach)).clip(min=0)
-    return own
+    dur = activities[col.DUR_NS].to_numpy(dtype=np.int64).clip(min=0)
+    streams = (activities[k].fillna(-1).to_numpy(dtype=np.int64) for k in (col.RANK, col.DEVICE, col.STREAM))
+    added = added_ns(activities[col.START_NS].to_numpy(dtype=np.int64), dur, *streams)
+    return np.where(activities[col.STREAM].isna().to_numpy(), dur, added)
 
 
 def early_note(activities: pd.DataFrame, steps: int) -> tuple[str, ...]:
@@ -75,8 +65,7 @@ def early_note(activities: pd.DataFrame, steps: int) -> tuple[str, ...]:
         return (said,)
     of_kernel = pd.Series(early).groupby(activities[col.NAME].astype(str).to_numpy()).sum()
     most = str(min(of_kernel.index, key=lambda n: (-of_kernel[n], n)))
-    short = most.removeprefix("void ").split("<")[0].split("(")[0] or most
-    return (f"{said}; {100 * int(of_kernel[most]) / total:.0f} % of it is {short}",)
+    return (f"{said}; {100 * int(of_kernel[most]) / total:.0f} % of it is {short(most)}",)
 
 
 def own_intervals(activities: pd.DataFrame, own: np.ndarray) -> tuple[pd.DataFrame, np.ndarray]:

@@ -19,7 +19,7 @@ from hta_dsv4.analysis.findings.finding import (
     said,
 )
 from hta_dsv4.analysis.findings.subject import COMMUNICATION, Subject
-from hta_dsv4.analysis.intervals import union_ns
+from hta_dsv4.analysis.union import union_ns
 from hta_dsv4.trace import activities as col
 
 RULE = "communication"
