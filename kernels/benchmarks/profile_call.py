@@ -1,7 +1,7 @@
-"""Launch one form of the sparse-MLA decode a few times on cold data, for a profiler of the GPU's counters to look at.
+r"""Launch one form of the sparse-MLA decode a few times on cold data, for a profiler of the GPU's counters to look at.
 
-    ncu --clock-control none --set full --import-source on --kernel-name regex:sparse_mla_hopper \\
-        --launch-skip 4 --launch-count 1 --export report \\
+    ncu --clock-control none --set full --import-source on --kernel-name regex:sparse_mla_hopper \
+        --launch-skip 4 --launch-count 1 --export report \
         python kernels/benchmarks/profile_call.py --batch 128      # then: ncu --import report.ncu-rep --page details
 
 ``--clock-control none`` leaves the clocks as the timings of ``sparse_mla.py`` saw them. The pools are that script's, so
@@ -11,8 +11,13 @@ every call reads tokens that no cache holds.
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from dsv4_kernels.decode import run_call
 from graph_timing import need_gpu
 from sparse_mla import EXTRA_PAGE, MAIN_PAGE, SHAPES, make_calls, make_pool
