@@ -101,7 +101,9 @@ def gaps(part: Window, events: pd.DataFrame) -> Gaps:
     table = pd.DataFrame({BEGIN_NS: begin, GAP_NS: end - begin, BEFORE: before, NEXT: after, **parts})
     table[BETWEEN] = np.concatenate(between) if between else np.zeros(0, dtype=bool)
     host = np.minimum(end, begin + parts[LATE] + parts[WAITED])
-    table[PROFILER_NS] = _overlap(begin, host, _named(mine, lambda c: c == "overhead", lambda n: True))
+    table[PROFILER_NS] = overlap_ns(
+        begin, host, named_intervals(mine, lambda c: c == "overhead", lambda n: True)
+    )
     return Gaps(table, wall, wall - int((end - begin).sum()), reason)
 
 
@@ -168,13 +170,27 @@ def _causes(
 
 def _waits(events: pd.DataFrame) -> tuple[Ints, Ints]:
     """Calls in which the host may wait for the GPU: synchronisations, and copies that block."""
-    return _named(events, is_launch_category, lambda n: "ynchronize" in n or "emcpy" in n)
+    return named_intervals(events, is_launch_category, waits_for_gpu)
 
 
-def _named(
+def waits_for_gpu(call: str) -> bool:
+    """Whether the host may wait for the GPU in a call of this name."""
+    return "ynchronize" in call or "emcpy" in call
+
+
+def named_intervals(
     events: pd.DataFrame, category: Callable[[str], object], name: Callable[[str], object]
 ) -> tuple[Ints, Ints]:
-    """Start and end of the events of wanted categories and names, by start."""
+    """Start and end of the events of wanted categories and names.
+
+    Args:
+        events: event table.
+        category: which categories, asked once per label.
+        name: which names, likewise.
+
+    Returns:
+        int64 [m] twice, ns, by start.
+    """
     if not len(events):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     keep = where_label(events[col.CATEGORY], category) & where_label(events[col.NAME], name)
@@ -194,8 +210,17 @@ def _inside(at: Ints, intervals: tuple[Ints, Ints]) -> Mask:
     return (index >= 0) & (reach[np.maximum(index, 0)] > at)
 
 
-def _overlap(begin: Ints, end: Ints, intervals: tuple[Ints, Ints]) -> Ints:
-    """How much of each ``[begin, end)`` the union of the intervals covers."""
+def overlap_ns(begin: Ints, end: Ints, intervals: tuple[Ints, Ints]) -> Ints:
+    """How much of each ``[begin, end)`` the union of intervals covers.
+
+    Args:
+        begin: int64 [n], ns.
+        end: int64 [n], ns.
+        intervals: start and end of each, int64 [m], by start.
+
+    Returns:
+        int64 [n], ns.
+    """
     start, stop = intervals
     if not len(start):
         return np.zeros(len(begin), dtype=np.int64)

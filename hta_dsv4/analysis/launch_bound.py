@@ -20,7 +20,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from hta_dsv4.analysis.between import host_between_ns
+from hta_dsv4.analysis.counted import BETWEEN as APART
 from hta_dsv4.analysis.counted import BUSY, IDLE, WALL
+from hta_dsv4.analysis.counted import GAPS as FOLLOWED
 from hta_dsv4.analysis.gaps import (
     BEFORE,
     BETWEEN,
@@ -90,8 +93,11 @@ class GraphGain:
         replays: graph launches that the counted steps have already.
         recoverable_ns: time saved over all counted steps.
         helped: steps that it would shorten by more than :data:`HELPED`.
-        step_ns: mean time of a step now (as profiled), and
+        step_ns: mean wall time of a step now (as profiled), and
         graph_step_ns: as one graph.
+        period_ns: mean time from a step's start to the next one's, as profiled: what a user waits for a token.
+        host_between_ns: part of what lies between two steps that is the host's own (:mod:`.between`), the median over
+            the steps that follow another; 0 where none does. A graph of the step does not win it.
     """
 
     node_gap_ns: float
@@ -101,6 +107,13 @@ class GraphGain:
     helped: int
     step_ns: float
     graph_step_ns: float
+    period_ns: float
+    host_between_ns: float
+
+    @property
+    def paced_ns(self) -> float:
+        """A step and the host's part of what lies between two: the period of steps that wait for nothing else."""
+        return self.step_ns + self.host_between_ns
 
 
 @dataclass(frozen=True)
@@ -200,7 +213,9 @@ def idle_time(
     found = replace(every, table=inside, wall_ns=every.wall_ns - between_ns)
     launches = _launches(part)
     steps = _steps(part, found, launches)
-    graph = None if found.reason or not part.steps else _graph(part, found, steps)
+    graph = None
+    if part.steps and not found.reason:
+        graph = _graph(part, found, steps, host_between_ns(part, every, events))
     starts = np.zeros(0, dtype=np.int64)
     if launches is not None:
         starts = np.sort(launches[col.LAUNCH_START_NS].to_numpy(dtype=np.int64))
@@ -279,7 +294,7 @@ def _within_step(part: Window, found: Gaps) -> npt.NDArray[np.bool_]:
     return same
 
 
-def _graph(part: Window, found: Gaps, steps: pd.DataFrame) -> GraphGain:
+def _graph(part: Window, found: Gaps, steps: pd.DataFrame, between: npt.NDArray[np.int64]) -> GraphGain:
     table = found.table
     gap, source, replays = _node_gap(part, int(table[GRAPH].sum()))
     within = _within_step(part, found) & (table[WAITED] == 0).to_numpy()
@@ -291,7 +306,13 @@ def _graph(part: Window, found: Gaps, steps: pd.DataFrame) -> GraphGain:
     wall = steps[WALL].to_numpy(dtype=float)
     helped = int((of_step > HELPED * wall).sum())
     mean = float(wall.mean())
-    return GraphGain(gap, source, replays, float(saved.sum()), helped, mean, mean - float(of_step.mean()))
+    times = part.step_times()
+    follows = times[FOLLOWED] > 0
+    period = float((times[WALL] + times[APART])[follows].mean()) if follows.any() else mean
+    return GraphGain(
+        gap, source, replays, float(saved.sum()), helped, mean, mean - float(of_step.mean()), period,
+        float(np.median(between)) if len(between) else 0.0,
+    )  # fmt: skip
 
 
 def _node_gap(part: Window, inside_ns: int) -> tuple[float, str, int]:

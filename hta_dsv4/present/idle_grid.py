@@ -33,6 +33,7 @@ def idle_grid(found: Sequence[IdleTime]) -> Grid:
     rows += [
         _line("  of it in the profiler's own work", found, lambda v: _time(v, v.profiler_ns)),
         _line("between steps, mean gap", found, _between),
+        _line("  of it the host's own, median", found, _host_between),
         _line("gaps", found, lambda v: (_count(v, v.gap_count), "")),
         _line("launch calls", found, lambda v: (_count(v, v.launches), "")),
         _line(
@@ -63,6 +64,10 @@ def _time(v: IdleTime, ns: int) -> _Pair:
 
 def _between(v: IdleTime) -> _Pair:
     return (us(v.between_steps_ns / v.between_count), "") if v.between_count else _NONE
+
+
+def _host_between(v: IdleTime) -> _Pair:
+    return (us(v.graph.host_between_ns), "") if v.between_count and v.graph is not None else _NONE
 
 
 def _count(v: IdleTime, n: int | None) -> str:
@@ -108,6 +113,7 @@ def _said(v: IdleTime) -> list[str]:
         )
     else:
         said.append(f"not bound by launching: the GPU waited for the host in {host:.1f} % of the wall time")
+    said += _between_said(v)
     said += _graph_said(v)
     if v.unprofiled_step_ns is not None and v.step_count:
         over = v.wall_ns / v.step_count / v.unprofiled_step_ns - 1
@@ -116,6 +122,16 @@ def _said(v: IdleTime) -> list[str]:
                 f"the profiler made a step {100 * over:.0f} % longer: the host's gaps are an upper bound"
             )
     return said
+
+
+def _between_said(v: IdleTime) -> list[str]:
+    """A host that is late in front of every step, which no step's wall time shows."""
+    if v.graph is None or not v.graph.host_between_ns > lb.HELPED * v.graph.paced_ns:
+        return []
+    return [
+        f"the host is late between steps: {us(v.graph.host_between_ns)} us before each (median) in which it neither "
+        f"waited nor launched a graph; from a step's start to the next one's {us(round(v.graph.period_ns))} us"
+    ]
 
 
 def _graph_said(v: IdleTime) -> list[str]:

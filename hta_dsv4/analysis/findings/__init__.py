@@ -81,6 +81,7 @@ def find(s: Subject, rules: Sequence[Rule] = RULES, *, material: float = MATERIA
         s.steps,
         s.own_ns,
         s.wall_ns,
+        step_ns=s.step_ns,
         material=material,
         notes=(*_notes(s, found), *early_note(s.part.activities, s.steps)),
     )

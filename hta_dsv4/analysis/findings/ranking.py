@@ -26,7 +26,8 @@ class Ranked:
     Attributes:
         finding: as its rule gave it.
         remaining: what it would still save after the findings before it; ``None`` where it cannot be known.
-        share: the likely remaining time as a part of the step (GPU or wall, as the finding saves).
+        share: the likely remaining time as a part of the step: of its GPU time, or of :attr:`Findings.step_ns` where
+            the finding saves wall time.
         score: likely remaining time times confidence, ns.
         after: places (from 1) of earlier findings that took part of its time.
     """
@@ -46,6 +47,8 @@ class Findings:
         label: the variant's name.
         steps: counted steps.
         own_ns, wall_ns: per step: GPU time, and wall time as recorded.
+        step_ns: what a user waits for: the step without the profiler where a manifest says it; else the recorded wall
+            time and the host's part of what lies between two steps.
         material: the part of the step below which nothing is listed.
         ranked: what to attack.
         covered: worth attacking alone, but taken by findings before them: ``after`` says which.
@@ -67,11 +70,12 @@ class Findings:
     below: int = 0
     below_ns: float = 0.0
     notes: tuple[str, ...] = ()
+    step_ns: float = 0.0
 
 
 def rank(
     label: str, found: Sequence[Finding], activities: Floats, steps: int, own_ns: int, wall_ns: int, *,
-    material: float = MATERIAL, notes: Sequence[str] = (),
+    step_ns: float | None = None, material: float = MATERIAL, notes: Sequence[str] = (),
 ) -> Findings:  # fmt: skip
     """Put findings in order.
 
@@ -82,6 +86,7 @@ def rank(
         steps: counted steps.
         own_ns: GPU time per step.
         wall_ns: wall time per step.
+        step_ns: what a user waits for per step, of which a saving of wall time is a part; the wall time by default.
         material: part of the step below which a finding is not listed.
         notes: to be kept with the result.
     """
@@ -91,7 +96,8 @@ def rank(
     waiting = [f for f in waiting if f.recoverable is not None]
     taken_by: list[tuple[int, Floats]] = []  # place, and the part of each launch it took
     ranked: list[Ranked] = []
-    whole = {f: (wall_ns if f == WALL else own_ns) for f in {g.saves for g in waiting}}
+    step = float(wall_ns) if step_ns is None else step_ns
+    whole = {f: (step if f == WALL else float(own_ns)) for f in {g.saves for g in waiting}}
 
     def place(finding: Finding) -> Ranked:
         full = finding.recoverable
@@ -130,6 +136,7 @@ def rank(
         covered=tuple(covered),
         leave=_of_kind(found, LEAVE), recapture=_of_kind(found, RECAPTURE),
         below=len(below), below_ns=sum(r.remaining.mid for r in below if r.remaining), notes=tuple(notes),
+        step_ns=step,
     )  # fmt: skip
 
 
@@ -141,6 +148,6 @@ def _full(placed: Ranked) -> float:
     return placed.finding.recoverable.mid if placed.finding.recoverable else 0.0
 
 
-def _share(placed: Ranked, whole: dict[str, int]) -> float:
+def _share(placed: Ranked, whole: dict[str, float]) -> float:
     of = whole[placed.finding.saves]
     return _full(placed) / of if of else 0.0

@@ -153,6 +153,17 @@ class Subject:
         value = self.timing.get("unprofiled_step_ms")
         return None if value is None else float(value) * 1e6
 
+    @property
+    def step_ns(self) -> float:
+        """What a user waits for a token: the step without the profiler; as recorded, with the host's part between two.
+
+        Other time between two recorded steps, in which the host waited for something, is no part of it.
+        """
+        if self.unprofiled_ns is not None:
+            return self.unprofiled_ns
+        graph = None if self.idle is None else self.idle.graph
+        return float(self.wall_ns) if graph is None else graph.paced_ns
+
     def about(self, rows: Ints) -> dict[str, Any]:
         """The fields of a finding that say which launches it is about: ``kernels, launches, time_ns, steps``."""
         time = pd.Series(self.dur[rows]).groupby(self.name[rows]).sum()
