@@ -7,9 +7,11 @@ reference there, ``test_hopper_aot.py`` reads its machine code.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -172,10 +174,16 @@ def test_a_query_at_an_odd_address(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_call_loads_no_gluon() -> None:
     """The package, and a call under the interpreter -> the Hopper kernel's module is not imported."""
     code = (
-        "import sys, torch; from dsv4_kernels import pack_kv, sparse_mla_decode\n"
+        "import conftest, sys, torch; from dsv4_kernels import pack_kv, sparse_mla_decode\n"
         "sparse_mla_decode(torch.randn(1, 1, 4, 512).bfloat16(), pack_kv(torch.randn(8, 512), 8),"
         " torch.zeros(1, 1, 8, dtype=torch.int32))\n"
         "print([name for name in sys.modules if name.startswith('dsv4_kernels.hopper')])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # With -c Python looks for modules in the folder it is started in: conftest sets the interpreter up.
+    here = Path(__file__).parent
+    path = os.pathsep.join(str(Path(part).resolve()) for part in sys.path if part)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=here,
+        env={**os.environ, "PYTHONPATH": path},
+    )  # fmt: skip
     assert done.stdout.strip() == "['dsv4_kernels.hopper_select', 'dsv4_kernels.hopper_support']"
