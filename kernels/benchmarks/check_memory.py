@@ -3,7 +3,8 @@
     python kernels/benchmarks/check_memory.py              # all, side by side
     python kernels/benchmarks/check_memory.py --small moe  # one case without a sanitizer: what it is given to run
 
-Racecheck of the Hopper form is `check_races.py`'s, since the kernel has to be shown to it in another shape.
+Racecheck of the Hopper form is `check_races.py`'s, since the kernel has to be shown to it in another shape. The
+compute-sanitizer is that on the PATH, or the one COMPUTE_SANITIZER names: racecheck 2025.3 breaks off in the MoE case.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import cast
 
 import torch
 from attention_cases import MAX_ERROR, make_case
-from check_races import Outcome, find_sanitizer, run
+from check_races import Outcome, find_sanitizer, run, tool_failure
 from dsv4_kernels._device import describe_device
 from dsv4_kernels.decode import Variant, run_call, run_choice
 from dsv4_kernels.hopper_select import FORMS, Choice
@@ -147,6 +148,7 @@ def check_memory(names: Sequence[str]) -> bool:
             lines = [line for line in outcome.text.splitlines() if "SUMMARY" in line]
             good &= outcome.status == 0
             verdict = lines[-1].strip("= ") if lines else outcome.text.strip().splitlines()[-1:]
+            verdict = tool_failure(outcome.text) or verdict
             status = "ran past its time" if outcome.status is None else f"exit {outcome.status}"
             print(f"sanitizer {check} {name}: {status}, {verdict}", flush=True)
             if outcome.status != 0:  # the reports themselves, without the program's own calls

@@ -79,6 +79,12 @@ def sanitizer_version(tool: str) -> str:
     return found[1] if found else ""
 
 
+def tool_failure(text: str) -> str | None:
+    """What the compute-sanitizer says of a failure of its own, which its summary counts as one hazard; None if none."""
+    found = re.search(r"Internal Sanitizer Error: (.*)", text)
+    return f"the tool itself failed ({found[1].strip().rstrip('.')})" if found else None
+
+
 def split_reports(text: str) -> tuple[set[str], int]:
     """What racecheck reported: where the kernel's own lie, and how many concern Triton's words alone.
 
@@ -143,6 +149,9 @@ def say_racecheck(outcome: Outcome | None) -> tuple[str, bool | None]:
     """In words, and whether it saw a race in the kernel's own accesses; None if it did not run to its end."""
     if outcome is None:
         return "NOT RUN, no compute-sanitizer", None
+    failure = tool_failure(outcome.text)
+    if failure:
+        return failure, None
     if "RACECHECK SUMMARY" not in outcome.text:
         return f"did not end ({(outcome.text.strip().splitlines() or ['no output'])[-1]})", None
     own, tritons = split_reports(outcome.text)

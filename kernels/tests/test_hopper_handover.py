@@ -164,6 +164,9 @@ def test_a_checker_that_broke_off_is_no_silence() -> None:
     assert check_races.say_racecheck(broken) == ("did not end (RuntimeError: no device)", None)
     assert check_races.say_consan(broken)[1] is None
     assert check_races.say_plain(broken) == ("did not end", "none", None)
+    tool = "===== Internal Sanitizer Error: No luck.\n===== RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"
+    said = ("the tool itself failed (No luck)", None)
+    assert check_races.say_racecheck(check_races.Outcome(9, tool)) == said
 
 
 def test_what_the_checkers_say() -> None:
