@@ -97,7 +97,7 @@ def test_a_report_calls_no_smaller_batch_faster():
     assert not any("not the same workload" in c for c in report.caveats)
     text = change_in_words(comparing.why(runs).pairs[0], *standings(runs))
     assert text.startswith(
-        "cuda_graph → tuned_c1: another workload (concurrency 32 → 1), step 53.5 and 11.1 ms; GPU "
+        "cuda_graph → tuned_c1: another workload (concurrency 32 → 1), step 53.5 and 10.9 ms; GPU "
     )
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import hta_dsv4
 from hta_dsv4.analysis.fill import CTAS, RESIDENT, UNDERFILLED, launch_fill
+from hta_dsv4.analysis.findings.finding import LEAVE
 from hta_dsv4.analysis.findings.ranking import Findings
 from hta_dsv4.runs.profiler_cost import profiler_notes
 from hta_dsv4.runs.run import Run
@@ -39,7 +40,7 @@ def test_divided_projections_save_what_was_promised() -> None:
     saved = projections("tuned") - projections("fp8_split")
     assert first.recoverable is not None
     assert first.recoverable.low < saved < first.recoverable.high
-    assert saved == pytest.approx(1.33e6, rel=0.01)
+    assert saved == pytest.approx(1.368e6, rel=0.01)
     assert not any("_fp8_block_gemm_kernel" in r.finding.title for r in found("fp8_split").ranked)
 
 
@@ -53,7 +54,7 @@ def test_the_hopper_form_is_known_for_what_it_is() -> None:
     assert set(mine["origin"].astype(str)) == {"attention"}
     fill = launch_fill(mine, run.traces[0].meta)
     assert set(fill[RESIDENT]) == {1}
-    assert set(fill[CTAS]) <= {64, 96, 128}
+    assert set(fill[CTAS]) == {128}
     assert fill[UNDERFILLED].all()
     assert not any(
         HOPPER in r.finding.title for r in found("tuned").ranked
@@ -63,18 +64,22 @@ def test_the_hopper_form_is_known_for_what_it_is() -> None:
 
 
 def test_a_graph_at_one_request_is_not_asked_to_become_one() -> None:
-    """tuned_c1, one launch a step, 11.1 ms against 10.5 inside the graph -> the time between replays."""
-    (launching,) = (r.finding for r in found("tuned_c1").ranked if r.finding.rule == "launch_bound")
-    assert launching.title.startswith("between graph replays: a step takes 11.1 ms without the profiler")
+    """tuned_c1, one launch a step, 10.9 ms against 10.6 inside the graph -> launching is to be left alone."""
+    said = [*(r.finding for r in found("tuned_c1").ranked), *found("tuned_c1").leave]
+    (launching,) = (f for f in said if f.rule == "launch_bound")
+    assert launching.kind == LEAVE
+    assert launching.title == (
+        "launching: a step is one CUDA graph already; its replay takes 10.6 ms, the step without the profiler 10.9 ms"
+    )
 
 
 def test_what_the_capture_did_not_see_is_not_claimed() -> None:
-    """From tuned to fp8_split, 31.8 and 32.2 ms unprofiled, ranges overlap -> said, though own time fell by 1.3 ms."""
+    """From tuned to fp8_split, 31.2 and 30.9 ms unprofiled, ranges overlap -> said, though own time fell by 1.4 ms."""
     runs = [load(n) for n in ("tuned", "fp8_split")]
     notes = profiler_notes(runs, [r.shares() for r in runs])
     assert any(
-        "tuned 31.8 (31.4 to 33.1) and fp8_split 32.2 (31.8 to 33.7) ms a step overlap, in another run of the "
-        "unprofiled step: the recorded wall time, from 32.3 to 31.1 ms, orders the recorded steps alone" in n
+        "tuned 31.2 (31.0 to 32.7) and fp8_split 30.9 (30.6 to 32.4) ms a step overlap, in another run of the "
+        "unprofiled step: the recorded wall time, from 31.8 to 30.5 ms, orders the recorded steps alone" in n
         for n in notes
     )
     assert "0 %, 0 % of the idle time is the profiler's" in notes[0]

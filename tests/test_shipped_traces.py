@@ -216,12 +216,12 @@ def test_graph_replays_what_its_companion_launches(variant: str) -> None:
 
 
 def test_hopper_form_takes_an_sm_to_itself() -> None:
-    """The Hopper form's launches -> twelve warps, 168 registers a thread, over 200 KB, as launched."""
+    """The Hopper form's launches -> twelve warps, 168 registers a thread, more than half of an SM's shared memory."""
     table = activities("tuned")
     table = table[table[NAME].astype(str) == "_sparse_mla_hopper_kernel"]
     assert set(table[BLOCK_X]) == {384}
     assert set(table[REGISTERS]) == {168}
-    assert table[SHARED_MEM].min() > 200_000
+    assert set(table[SHARED_MEM]) == {177_600}  # two would not fit in 227 KB; the rest is left to L1
     assert set(table[GRID_Z]) == {32}
 
 
