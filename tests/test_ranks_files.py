@@ -288,10 +288,17 @@ def test_the_median_is_one_ranks_own_everywhere(tmp_path, ranks):
         assert row["median_ns"] == sorted(row["each_ns"].values())[middle]
     assert all(isinstance(r["median_ns"], int) for r in one["rows"])
     shares = cli("shares", str(tmp_path)).stdout
-    assert f"rank {middle} is the median" in shares
+    name = "lower of two" if ranks == 2 else "median" if ranks % 2 else "lower median"
+    assert f"rank {middle} is the {name} by own time" in shares
+    assert any(line.rstrip().endswith(name) for line in shares.splitlines()[1:])  # the column's header
+    said = cli("ranks", str(tmp_path)).stdout
+    assert f"% over {name}" in said
+    assert f"over the {'other' if ranks == 2 else name} rank" in said
     body = json.loads(cli("shares", str(tmp_path), "--json").stdout)["variants"][0]
     assert body["median_rank"] == middle
     attention = next(line for line in shares.splitlines() if line.startswith("attention"))
     assert attention.split()[-1] == f"{2 * (100 + 10 * middle):,}.000"
     spread = next(x for x in cli("ranks", str(tmp_path)).stdout.splitlines() if x.startswith("attention"))
-    assert f"{2 * (100 + 10 * middle):,}.000" in spread
+    own = next(r for r in one["rows"] if r["bucket"] == "attention")
+    assert own["own_median_ns"] == sorted(own["own_each_ns"].values())[middle]
+    assert f"{own['own_median_ns'] / 1e3:,.3f}" in spread

@@ -3,8 +3,8 @@
 Shares are of the *summed* durations (``sum_ns``), so they add up to 1 whatever overlaps; what overlaps and what is
 idle is said beside them, never folded in. A kernel that starts before the one ahead of it in its stream has ended is
 charged with that wait, too: its *own* time (:mod:`own_time`) stands beside its sum, and is what comparisons use. Ranks
-are never summed: each has a table of its own, and the variant is represented by the rank whose sum is the median (the
-lower one of two), so that its rows still add up.
+are never summed: each has a table of its own, and the variant is represented by the rank whose own time is the median
+(the lower one of two), so that its rows still add up.
 """
 
 from __future__ import annotations
@@ -100,8 +100,12 @@ class Shares:
 
     @property
     def median_rank(self) -> RankShares:
-        """The rank that stands for the variant: the (lower) median by sum per step."""
-        ordered = sorted(self.ranks, key=lambda r: (r.extent.sum_ns / max(r.steps, 1), r.rank))
+        """The rank that stands for the variant: the (lower) median by own time per step.
+
+        By what is compared. Not by the sum, which holds what launches waited for the one ahead, and not by the wall
+        time, in which a host that the profiler slows shows more than the GPU.
+        """
+        ordered = sorted(self.ranks, key=lambda r: (r.extent.own_ns / max(r.steps, 1), r.rank))
         return ordered[(len(ordered) - 1) // 2]
 
     @property
@@ -132,6 +136,18 @@ def rank_median(values: Sequence[float] | np.ndarray) -> Any:
     """
     ordered = np.sort(np.asarray(values), axis=0)
     return ordered[(len(ordered) - 1) // 2]
+
+
+def median_name(ranks: int) -> str:
+    """What :func:`rank_median` over so many ranks is called: of an even number it is the lower, of two no median."""
+    if ranks == 2:
+        return "lower of two"
+    return "median" if ranks % 2 else "lower median"
+
+
+def median_of(ranks: int) -> str:
+    """The same of a rank among them: ``median of 3``, ``lower of two``."""
+    return median_name(ranks) + ("" if ranks == 2 else f" of {ranks:,}")
 
 
 def divide_half_even(total: int, parts: int) -> int:

@@ -21,6 +21,7 @@ import pandas as pd
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.info import Info
 from hta_dsv4.analysis.places import place_notes
+from hta_dsv4.analysis.rank_gpus import mixed_gpus_note
 from hta_dsv4.analysis.shares import SHARE, SHARE_KEYS, RankShares, Shares, parse_by
 from hta_dsv4.classify.architecture import Reading
 from hta_dsv4.classify.graphs import Fit
@@ -218,7 +219,7 @@ class ReducedRun(Run):
                 f"{self.label}: shares by {','.join(keys)} were not made by the workers, only by {have}"
             )
         tables = [t for r in self.reduced for t in r.shares[keys]]
-        notes: list[str] = []
+        notes = [*mixed_gpus_note(self.traces)]
         for trace, one in zip(self.traces, self.reduced, strict=True):
             where = f"{trace.path.name}: " if len(self.traces) > 1 else ""
             # what was found as the ranks were put together is said last, as the trace's own warnings are

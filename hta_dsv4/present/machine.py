@@ -23,7 +23,9 @@ from hta_dsv4.classify.results import Explanation
 from hta_dsv4.present.cells import plain
 
 SCHEMA = 1
-SCHEMAS = dict.fromkeys(("diff", "scaling", "gate", "roofline", "findings", "whatif", "idle", "coverage"), 2)
+SCHEMAS = dict.fromkeys(
+    ("diff", "scaling", "gate", "roofline", "findings", "whatif", "idle", "coverage", "ranks"), 2
+)
 """Command -> its schema, where it is not :data:`SCHEMA`: 2 of what judges or compares, which is of own time, and of
 idle time and coverage, which are of the steps without what lies between them."""
 

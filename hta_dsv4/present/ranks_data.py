@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -22,7 +22,7 @@ from hta_dsv4.present.ranks_grid import Found
 _COLUMNS = {
     "ranks": (
         "rank", "steps", "launches", "sum_ns", "work_ns", "communication_ns", "transfer_ns", "wait_ns", "busy_ns",
-        "idle_ns", "wall_ns", "over_median",
+        "idle_ns", "wall_ns", "over_median", "own_ns", "own_work_ns",
     ),
     "collectives": (
         "group", "k", "step", "place", "layer", "half", "what", "elements", "rank", "start_ns", "dur_ns",
@@ -67,17 +67,24 @@ def ranks_body(found: Sequence[Found], gains: Sequence[ParallelGain] = ()) -> di
 
 def _variant(one: Found) -> dict[str, Any]:
     table, said = one
+    total, own = table.wide_sum, table.wide
     return {
         "label": table.label, "by": list(table.by), "world_size": table.world_size, "missing": list(table.missing),
         "per_step": table.per_step, "slowest": table.slowest, "ranks": _records(table.overview),
         "rows": [
-            {**row, "each_ns": {str(r): int(v) for r, v in zip(table.wide.columns, values, strict=True)}}
-            for row, values in zip(_records(table.table), table.wide.to_numpy(), strict=True)
+            {**row, "each_ns": _each(total, values), "own_each_ns": _each(own, own_values)}
+            for row, values, own_values in zip(
+                _records(table.table), total.to_numpy(), own.to_numpy(), strict=True
+            )
         ],
         "groups": [_group(g) for g in said.groups],
         "unaligned": [{"group": u.group, "ranks": list(u.ranks), "reason": u.reason} for u in said.failed],
         "notes": list(dict.fromkeys([*table.notes, *said.notes])),
     }  # fmt: skip
+
+
+def _each(wide: pd.DataFrame, values: Iterable[int]) -> dict[str, int]:
+    return {str(rank): int(ns) for rank, ns in zip(wide.columns, values, strict=True)}
 
 
 def _group(g: GroupWaits) -> dict[str, Any]:

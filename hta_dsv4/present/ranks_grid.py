@@ -11,7 +11,7 @@ import pandas as pd
 from hta_dsv4.analysis.collective_layers import spell
 from hta_dsv4.analysis.communication import Communication, named, place_name
 from hta_dsv4.analysis.ranks import RankTable
-from hta_dsv4.analysis.shares import rank_median
+from hta_dsv4.analysis.shares import median_name, rank_median
 from hta_dsv4.analysis.stragglers import HOST, Straggler
 from hta_dsv4.analysis.waits import GroupWaits
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, steps_said, us
@@ -43,7 +43,7 @@ def ranks_grids(found: Found, top: int = 0) -> list[Grid]:
 
 
 def overview_grid(table: RankTable, said: Communication, top: int = 0) -> Grid:
-    """One row per rank: sum, work, transfer, wait, busy, idle, wall; of many, those with most work."""
+    """One row per rank: sum, own work, transfer, wait, busy, idle, wall; of many, those with most work."""
     unit = "us/step" if table.per_step else "us"
     many = len(table.ranks) > _LISTED and 0 < top < len(table.ranks)
     view = table.overview.assign(**dict.fromkeys(_WAITS, np.nan))
@@ -53,7 +53,7 @@ def overview_grid(table: RankTable, said: Communication, top: int = 0) -> Grid:
         for c in _WAITS if len(mine) else ():
             view.loc[i, c] = per_step(int(mine[c].sum()), int(steps) if table.per_step else 0)
     if many:
-        view = view.sort_values("work_ns", ascending=False, kind="stable").reset_index(drop=True)
+        view = view.sort_values("own_work_ns", ascending=False, kind="stable").reset_index(drop=True)
     rows = [
         (str(int(r["rank"])), f"{int(r['steps']):,}", *_rank_cells(r))
         for r in view.head(top if many else len(view)).to_dict("records")
@@ -64,10 +64,10 @@ def overview_grid(table: RankTable, said: Communication, top: int = 0) -> Grid:
             name: rank_median(rest[name].dropna().to_numpy()) if rest[name].notna().any() else np.nan
             for name in rest
         }
-        rows.append((f"({len(rest)} more: medians)", "", *_rank_cells(middle)))
+        rows.append((f"({len(rest)} more: {median_name(len(rest))})", "", *_rank_cells(middle)))
     headers = (
-        "rank", "steps", f"sum {unit}", "work", "% over median", "communication", "transfer", "wait", "busy", "idle",
-        "wall",
+        "rank", "steps", f"sum {unit}", "own work" if table.early else "work",
+        f"% over {median_name(len(table.ranks))}", "communication", "transfer", "wait", "busy", "idle", "wall",
     )  # fmt: skip
     size = table.world_size
     of = f" of {size}" if size and size != len(table.ranks) else ""
@@ -75,8 +75,8 @@ def overview_grid(table: RankTable, said: Communication, top: int = 0) -> Grid:
     most = ", those with most work first" if many else ""
     alone = tuple(n for n in said.notes if n not in table.notes) if len(table.ranks) < 2 else ()
     return Grid(
-        f"{table.label}: {ranks}{most}", headers, tuple(rows), notes=(*table.notes, *alone),
-        lead=tuple(_slowest_said(table)),
+        f"{table.label}: {ranks}{most}", headers, tuple(rows), lead=(*table.mixed, *_slowest_said(table)),
+        notes=(*(n for n in table.notes if n not in table.mixed), *alone),
     )  # fmt: skip
 
 
@@ -86,8 +86,8 @@ def _rank_cells(row: Mapping[Hashable, Any]) -> tuple[str, ...]:
 
     over = row["over_median"]
     return (
-        time("sum_ns"), time("work_ns"), ABSENT if pd.isna(over) else f"{100 * over:+.1f}", time("communication_ns"),
-        *map(time, _WAITS), time("busy_ns"), time("idle_ns"), time("wall_ns"),
+        time("sum_ns"), time("own_work_ns"), ABSENT if pd.isna(over) else f"{100 * over:+.1f}",
+        time("communication_ns"), *map(time, _WAITS), time("busy_ns"), time("idle_ns"), time("wall_ns"),
     )  # fmt: skip
 
 
@@ -97,27 +97,27 @@ def _slowest_said(table: RankTable) -> list[str]:
     view = table.overview.set_index("rank")
     slow = table.slowest
     over = float(view["over_median"].to_numpy(dtype=float, na_value=np.nan)[list(view.index).index(slow)])
+    work = "work (own time without communication)"
+    middle = "other rank" if len(table.ranks) == 2 else f"{median_name(len(table.ranks))} rank"
     if not over >= _DIFFERENT:  # nor where it is unknown
-        return [
-            f"no rank has over {100 * _DIFFERENT:.0f} % more work (sum without communication) than the median rank"
-        ]
-    return [f"rank {slow} has most work (sum without communication), {100 * over:.1f} % over the median rank"]
+        return [f"no rank has over {100 * _DIFFERENT:.0f} % more {work} than the {middle}"]
+    return [f"rank {slow} has most {work}, {100 * over:.1f} % over the {middle}"]
 
 
 def spread_grid(table: RankTable, top: int = 0) -> Grid:
-    """Time of each key on each rank, the spread, and who has most."""
+    """Own time of each key on each rank, the spread, and who has most."""
     wide, rows = table.wide, []
     each = len(table.ranks) <= _SIDE_BY_SIDE
     found = table.table
     shown = len(found) if top <= 0 else min(top, len(found))
     for i in range(shown):
         row = found.iloc[i]
-        cells = [us(int(v)) for v in wide.iloc[i]] if each else [us(int(row["min_ns"]))]
-        most = str(int(row["most_rank"])) if row["spread_ns"] else ABSENT
-        median = us(int(row["median_ns"]))
-        largest = [] if each else [us(int(row["max_ns"]))]
+        cells = [us(int(v)) for v in wide.iloc[i]] if each else [us(int(row["own_min_ns"]))]
+        most = str(int(row["most_rank"])) if row["own_spread_ns"] else ABSENT
+        median = us(int(row["own_median_ns"]))
+        largest = [] if each else [us(int(row["own_max_ns"]))]
         rows.append(
-            (*(str(row[k]) for k in table.by), *cells, median, *largest, us(int(row["spread_ns"])), most)
+            (*(str(row[k]) for k in table.by), *cells, median, *largest, us(int(row["own_spread_ns"])), most)
         )
     if shown < len(found):
         rest = wide.iloc[shown:].sum()
@@ -127,9 +127,16 @@ def spread_grid(table: RankTable, top: int = 0) -> Grid:
         rows.append(
             (*label, *cells, us(int(rank_median(rest.to_numpy()))), *largest, us(int(np.ptp(rest))), "")
         )
-    unit = "us/step" if table.per_step else "us"
+    unit = ("own " if table.early else "") + ("us/step" if table.per_step else "us")
     columns = [f"rank {r} {unit}" for r in wide.columns] if each else [f"least {unit}"]
-    headers = (*table.by, *columns, "median", *([] if each else ["most"]), "spread", "most on rank")
+    headers = (
+        *table.by,
+        *columns,
+        median_name(wide.shape[1]),
+        *([] if each else ["most"]),
+        "spread",
+        "most on rank",
+    )
     return Grid(f"{table.label}: by {', '.join(table.by)}", headers, tuple(rows), left=len(table.by))
 
 

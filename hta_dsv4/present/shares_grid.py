@@ -161,8 +161,11 @@ def _ranks_grid(shares: Shares, top: int) -> Grid:
         per_rank = [_extent_values(r)[name] for r in ranks]
         footer.append((label, *blank, *(us(v) for v in per_rank), us(int(sh.rank_median(per_rank)))))
     unit = "us/step" if time == sh.TIME_NS_PER_STEP else "us"
-    headers = (*keys, *(f"rank {r.rank} {unit}" for r in shares.ranks), "median")
-    title = f"{shares.label}: {len(shares.ranks)} ranks, never summed; rank {shares.median_rank.rank} is the median"
+    headers = (*keys, *(f"rank {r.rank} {unit}" for r in shares.ranks), sh.median_name(len(shares.ranks)))
+    title = (
+        f"{shares.label}: {len(shares.ranks)} ranks, never summed; rank {shares.median_rank.rank} is the "
+        f"{sh.median_name(len(shares.ranks))} by own time"
+    )
     notes = (*shares.notes, *shares.early_note)
     return Grid(title, headers, tuple(rows), tuple(footer), notes, len(keys), legend=_legend(ranks))
 

@@ -20,7 +20,7 @@ from hta_dsv4.analysis.phases import kernel_times, phase_notes
 from hta_dsv4.analysis.profile import profile
 from hta_dsv4.analysis.scaling import Point, Scaling
 from hta_dsv4.analysis.scaling import scaling as fit_scaling
-from hta_dsv4.analysis.shares import KEYS, OWN_NS_PER_STEP, Shares, parse_by
+from hta_dsv4.analysis.shares import KEYS, OWN_NS_PER_STEP, Shares, median_of, parse_by
 from hta_dsv4.analysis.why import Captured, Explanation, explain, step_rows
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.apart import apart, recorded_under
@@ -77,7 +77,7 @@ def why(
         first = profile(run.label, run.counted, step_times(run.counted))
         repeats = tuple(r.counted for r in again.get(run.label, ()) if r.counted.steps)
         ranks = (
-            f"{run.label}: rank {run.counted.rank}, the median of {len(run.ranks)}, stands for the variant; what the "
+            f"{run.label}: rank {run.counted.rank}, the {median_of(len(run.ranks))}, stands for the variant; what the "
             "others do, and who waits for whom: hta-dsv4 ranks; what they win over one GPU: its --single TRACE"
         )
         variants.append(Captured(first, repeats, (ranks,) if len(run.ranks) > 1 else ()))

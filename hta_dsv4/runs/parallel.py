@@ -8,6 +8,7 @@ from hta_dsv4.analysis.communication import Communication
 from hta_dsv4.analysis.parallel_gain import ParallelGain, Side
 from hta_dsv4.analysis.parallel_gain import parallel_gain as gain_of
 from hta_dsv4.analysis.phases import kernel_times, phase_notes
+from hta_dsv4.analysis.rank_gpus import used_gpus
 from hta_dsv4.analysis.shares import parse_by
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.run import Run
@@ -72,8 +73,8 @@ def parallel_gain(
 
 
 def _gpus(trace: Trace) -> str:
-    """The GPU models that a trace names."""
-    return " and ".join(sorted({d.name for d in trace.meta.devices if d.name}))
+    """The GPU models that the ranks of a trace used."""
+    return " and ".join(sorted({name for names in used_gpus(trace).values() for name in names}))
 
 
 def _side(run: Run) -> Side:

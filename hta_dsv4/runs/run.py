@@ -25,12 +25,13 @@ from hta_dsv4.analysis.floors import launch_floors
 from hta_dsv4.analysis.info import Info, trace_info
 from hta_dsv4.analysis.launch_bound import IdleTime, idle_time
 from hta_dsv4.analysis.places import place_notes
+from hta_dsv4.analysis.rank_gpus import mixed_gpus_note
 from hta_dsv4.analysis.rank_parts import rank_parts
 from hta_dsv4.analysis.ranks import RankTable, rank_table_of
 from hta_dsv4.analysis.roofline import Roofline
 from hta_dsv4.analysis.roofline import roofline as roofline_of
 from hta_dsv4.analysis.scaling import Scaling
-from hta_dsv4.analysis.shares import SHARE, SHARE_KEYS, Shares, parse_by, rank_shares
+from hta_dsv4.analysis.shares import SHARE, SHARE_KEYS, Shares, median_of, parse_by, rank_shares
 from hta_dsv4.analysis.whatif import WhatIf, what_if
 from hta_dsv4.analysis.window import Window, window
 from hta_dsv4.errors import HtaDsv4Error
@@ -63,7 +64,8 @@ class Run(Classified):
         tables = []
         for table, steps in zip(self.classified, self.steps, strict=True):
             tables += [rank_shares(table, steps, int(r), keys) for r in sorted(table[col.RANK].unique())]
-        notes = share_notes(self.traces, self.steps, tables) + (self.origin_notes if "origin" in keys else ())
+        notes = mixed_gpus_note(self.traces) + share_notes(self.traces, self.steps, tables)
+        notes += self.origin_notes if "origin" in keys else ()
         notes += tuple(
             dict.fromkeys(n for t in tables for n in place_notes(self.label, keys, t.table, SHARE))
         )
@@ -156,7 +158,7 @@ class Run(Classified):
     def _window_notes(self, by: str | Sequence[str]) -> tuple[str, ...]:
         many = len(self.ranks)
         chosen = (
-            (f"rank {self._window[1].rank}, the median of {many}, stands for the variant",)
+            (f"rank {self._window[1].rank}, the {median_of(many)}, stands for the variant",)
             if many > 1
             else ()
         )

@@ -143,7 +143,7 @@ def _hover(v: Shares, bucket: str, row: dict[str, Any]) -> str:
             f"summed durations {us(per_step(total, rank.steps))} {unit}, with waits for the launch ahead"
         )
     if len(v.ranks) > 1:
-        lines.append(f"rank {rank.rank}, the median of {len(v.ranks)}")
+        lines.append(f"rank {rank.rank}, the {sh.median_of(len(v.ranks))}")
     return th.hover(f"{th.plain(v.label)}: {th.plain(bucket)}", *lines)
 
 
