@@ -16,6 +16,7 @@ from hta_dsv4.cli.sweep_points import sweep_point
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.captures import Capture, capture_files
 from hta_dsv4.runs import comparing
+from hta_dsv4.runs.companions import companion_notes
 from hta_dsv4.runs.loading import load
 from hta_dsv4.runs.profiler_cost import profiler_notes
 from hta_dsv4.runs.run import Run
@@ -104,6 +105,10 @@ def report(
         sys.stdout.write(text)
         return
     write_whole(out, text.encode("utf-8", errors="backslashreplace"))
+    for note in companion_notes(
+        runs, ()
+    ):  # in the page too, but who runs the command can do it again at once
+        print(f"note: {note}", file=sys.stderr)
     print(f"wrote {out}, {_size(out)}", file=sys.stderr)
 
 
@@ -132,7 +137,7 @@ def annotate(
     (run,) = load_runs([trace], rules, salvage, companion, frames)
     found = gpus(run)
     write_whole(out, perfetto_bytes(found, compress=out.suffix == ".gz"))
-    for note in dict.fromkeys(note for g in found for note in g.notes):
+    for note in dict.fromkeys((*(note for g in found for note in g.notes), *companion_notes([run], ()))):
         print(f"note: {note}", file=sys.stderr)
     print(f"wrote {out}, {_size(out)}; open it at https://ui.perfetto.dev", file=sys.stderr)
 

@@ -35,6 +35,7 @@ from hta_dsv4.present.shares_grid import comparison_grid, shares_grid
 from hta_dsv4.present.standing_grid import change_in_words, standing_grid
 from hta_dsv4.runs import comparing
 from hta_dsv4.runs.apart import apart
+from hta_dsv4.runs.companions import companion_notes
 from hta_dsv4.runs.launching import launch_changes
 from hta_dsv4.runs.run import Run
 from hta_dsv4.runs.standing import Standing, standings
@@ -151,7 +152,7 @@ def build(
     if captures:
         sections.append(Section("What this was made from", grids=(captures_grid(captures),)))
     said = other.notes if stands else ()
-    caveats = [*notes, *(n for n in comparison.notes if n not in said)]
+    caveats = [*notes, *companion_notes(runs, ()), *(n for n in comparison.notes if n not in said)]
     common = shared_notes(explanation) if explanation is not None and pairs else []
     caveats += common
     for why in pairs:
