@@ -267,6 +267,7 @@ def test_what_is_said_of_collectives_is_read(tmp_path: Path) -> None:
         assert said.notna().tolist() == acts["name"].str.startswith("nccl").tolist()
         assert json.loads(said.dropna().iloc[1]) == {
             "name": "allreduce", "group": "0", "ranks": "[0, 1]", "elements": 131072, "dtype": "BFloat16", "seq": 1,
+            "elements_out": 131072, "size": 2,
         }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
+from hta_dsv4.analysis.links import Link, link_of
 from hta_dsv4.trace.toml_text import from_toml
 
 RATES = ("fp32", "tf32", "bf16", "fp8", "fp4")
@@ -35,6 +36,7 @@ class Ceilings:
         measured: which of the figures were measured; the others are the vendor's.
         source: where the vendor's figures stand.
         measured_source: how the others were measured; empty where none was.
+        link: between GPUs of one host; ``None`` where nothing is known of it.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Ceilings:
     measured: tuple[str, ...] = ()
     source: str = ""
     measured_source: str = ""
+    link: Link | None = None
 
     def memory_ns(self, read: float, written: float) -> float:
         """Least time to move bytes from and to DRAM, ns.
@@ -117,6 +120,7 @@ def _ceilings(entry: Mapping[str, Any]) -> Ceilings:
         measured=tuple(named.get(k, k) for k in own if k != "source"),
         source=entry["source"],
         measured_source=own.get("source", ""),
+        link=link_of(entry["link"]) if "link" in entry else None,
     )
 
 

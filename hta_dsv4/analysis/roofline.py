@@ -1,7 +1,8 @@
 """How far is each kernel from what the hardware permits? Floor, headroom, achieved bandwidth and rate, and the bound.
 
 ``floor = max(bytes / bandwidth, operations / rate, a launch that does nothing)``, per launch, of the bytes and
-operations that no implementation can avoid. ``headroom = time - floor``, of own times: what a launch waited for the one
+operations that no implementation can avoid; that of a collective is its bytes over the link, or the time of NCCL's
+smallest message. ``headroom = time - floor``, of own times: what a launch waited for the one
 ahead of it (programmatic dependent launch) is shown beside them and is nobody's headroom. A launch below its floor is
 not hidden: its data came from a cache, or the model is wrong there, and the result says how many and how long.
 """
@@ -19,13 +20,27 @@ from hta_dsv4.analysis.costs.step import step_costs
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import Counted
 from hta_dsv4.analysis.devices import Ceilings
-from hta_dsv4.analysis.floors import COMPUTE, LAUNCH, MEMORY, NOTHING, Launches, compute_ns, launch_floors
+from hta_dsv4.analysis.floors import (
+    COMPUTE,
+    LATENCY,
+    LAUNCH,
+    LINK,
+    MEMORY,
+    NOTHING,
+    Launches,
+    compute_ns,
+    launch_floors,
+)
 from hta_dsv4.analysis.own_time import early_note
 from hta_dsv4.analysis.shares import KEYS, divide_half_even
 from hta_dsv4.analysis.verdicts import product_verdicts
 
 # Below the floor by less than this is the clock's resolution and the ceiling's own spread, not a finding.
 _TOLERANCE = 0.03
+COLLECTIVES_NOTE = (
+    "floors of collectives take their GPUs to be of one host; what is above them holds waits for other ranks, which "
+    "hta-dsv4 ranks takes apart where all ranks are there"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +59,9 @@ class Row:
             where no launch says it; ``redundant_bytes, redundant_flops`` are what those same launches need.
         below: launches per step below their floor even as recorded, and ``below_ns`` how far in all.
         early_ns: what its launches waited for those ahead of them, per step; summed durations are ``time_ns`` and this.
-        bound: which side sets most of the floor: memory, compute, launch or unknown.
+        link_ns: what the bytes of its collectives take over the link, per step; ``None`` where none has a message.
+        wire_bytes: those bytes, one way, per step; not among ``bytes``.
+        bound: which side sets most of the floor: memory, compute, launch, link, latency or unknown.
         known: measured, modelled, unknown, or several with the share of the time.
         arithmetic: of the most operations.
         assumes: distinct assumptions behind it.
@@ -72,6 +89,8 @@ class Row:
     assumes: tuple[str, ...]
     sources: tuple[str, ...]
     early_ns: int = 0
+    link_ns: float | None = None
+    wire_bytes: float = 0.0
 
     @property
     def headroom_ns(self) -> int | None:
@@ -213,7 +232,10 @@ def _row(key: tuple[str, ...], found: Launches, rows: np.ndarray, steps: int, ha
     asked = ~np.isnan(found.of("requested")[rows])
     carried = ~np.isnan(found.of("issued")[rows])
     costs = [found.costs[i] for i in np.unique(found.code[rows])]
-    by_bound = {b: float(np.nansum(floor[found.bound[rows] == b])) for b in (MEMORY, COMPUTE, LAUNCH)}
+    wire = np.array([c.message.wire or 0.0 if c.message else 0.0 for c in found.costs])[found.code[rows]]
+    by_bound = {
+        b: float(np.nansum(floor[found.bound[rows] == b])) for b in (MEMORY, COMPUTE, LAUNCH, LINK, LATENCY)
+    }
     flops = {
         a: sum(c.flops for c in costs if c.arithmetic == a) for a in {c.arithmetic for c in costs if c.flops}
     }
@@ -239,6 +261,8 @@ def _row(key: tuple[str, ...], found: Launches, rows: np.ndarray, steps: int, ha
         assumes=tuple(sorted({c.assumes for c in costs if c.assumes})),
         sources=tuple(sorted({c.source for c in costs if c.source})),
         early_ns=per_step(recorded.clip(min=0)) - per_step(duration),
+        link_ns=float(found.link[rows].sum()) / steps if wire.any() and has_device else None,
+        wire_bytes=float(wire.sum()) / steps,
     )
 
 
@@ -266,6 +290,10 @@ def _notes(found: Launches, w: Workload, device: Ceilings | None, name: str | No
             f"the launch floor, {found.launch_ns:.0f} ns, is the shortest activity of this trace: none was measured "
             f"for {device.name}"
         )
+    if (found.link > 0).any():
+        assert device.link is not None
+        notes += device.link.sentences()
+        notes.append(COLLECTIVES_NOTE)
     below = (found.recorded < found.floor * (1 - _TOLERANCE)) & ~np.isnan(found.floor)
     if below.any():
         moved = found.of("moved")[below]

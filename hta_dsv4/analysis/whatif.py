@@ -18,7 +18,7 @@ import numpy as np
 from hta_dsv4.analysis import change as ch
 from hta_dsv4.analysis.change import Change, select
 from hta_dsv4.analysis.counted import OWN, Counted, own_by_run, step_times
-from hta_dsv4.analysis.floors import COMPUTE, LAUNCH, MEMORY, Launches
+from hta_dsv4.analysis.floors import COMPUTE, LATENCY, LAUNCH, LINK, MEMORY, Launches
 from hta_dsv4.analysis.own_time import early_note, own_intervals
 from hta_dsv4.analysis.profile import StepTimes
 from hta_dsv4.analysis.shares import divide_half_even
@@ -230,10 +230,12 @@ def _toward_floor(change: Change, rows: np.ndarray, dur: np.ndarray, floors: Lau
         dur[mine] = np.minimum(dur[mine], floor)
     else:
         # The kernel keeps its efficiency: its time falls as its floor does.
-        half = np.maximum(np.maximum(floors.memory[mine] / 2, floors.compute[mine]), floors.launch_ns)
+        sides = (floors.memory / 2, floors.link / 2, floors.compute, floors.latency)
+        half = np.maximum(np.maximum.reduce([side[mine] for side in sides]), floors.launch_ns)
         dur[mine] *= np.minimum(half / np.maximum(floor, 1e-9), 1.0)
-    sides = {b: float(floor[floors.bound[mine] == b].sum()) for b in (MEMORY, COMPUTE, LAUNCH)}
-    return int((~known).sum()), max(sides, key=lambda b: sides[b])
+    bound = floors.bound[mine]
+    by_bound = {b: float(floor[bound == b].sum()) for b in (MEMORY, COMPUTE, LAUNCH, LINK, LATENCY)}
+    return int((~known).sum()), max(by_bound, key=lambda b: by_bound[b])
 
 
 def _unprofiled(
@@ -297,6 +299,8 @@ def _assumptions(
         out.append(
             "floors are of the bytes and operations no implementation avoids: hta-dsv4 roofline says what each rests on"
         )
+    if ch.FLOOR in kinds and any(c.message is not None for c in floors.costs):
+        out.append("a collective set to its floor waits for no other rank any more")
     if ch.HALVE_BYTES in kinds:
         out.append("with half the bytes a kernel keeps its efficiency: its time falls as its floor does")
     if unprofiled_ns is not None and fast is None and not graph:

@@ -102,6 +102,11 @@ def from_companion(
     for column in _CARRIED:
         if column in companion:
             out[column] = _carried(table, column, hit, companion[column], source)
+    if col.COLLECTIVE in companion:  # kept apart: its group and sequence number are those of another run
+        same = hit[fit[hit] == EXACT]  # another grid may be another batch, and so another size
+        out[col.COMPANION_COLLECTIVE] = _carried(
+            table, col.COMPANION_COLLECTIVE, same, companion[col.COLLECTIVE], rows[target[same]]
+        )
     origins = Origins(out)
     theirs = Origins(companion)
     told = theirs.origin[source] != theirs.unknown

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from hta_dsv4.analysis.devices import RATES, Ceilings
+from hta_dsv4.analysis.links import Link
 from hta_dsv4.analysis.own_time import LITTLE_PERCENT
 from hta_dsv4.analysis.roofline import Roofline, Row
 from hta_dsv4.present.grid import ABSENT, Grid, steps_said, us
@@ -148,7 +149,16 @@ def device_body(c: Ceilings) -> dict[str, Any]:
         "name": c.name, "dram_gb_s": c.dram_gb_s, "dram_read_gb_s": c.read_gb_s, "l2_bytes": c.l2_bytes,
         "l2_read_gb_s": c.l2_gb_s, "sms": c.sms,
         "tflop_s": dict(c.rates), "launch_ns": c.launch_ns, "measured": list(c.measured), "source": c.source,
-        "measured_source": c.measured_source or None,
+        "measured_source": c.measured_source or None, "link": None if c.link is None else link_body(c.link),
+    }  # fmt: skip
+
+
+def link_body(link: Link) -> dict[str, Any]:
+    """The links between GPUs of one host; ``times_ns``: kind of collective to the times of the first ``sizes``."""
+    return {
+        "name": link.name, "gb_s": link.gb_s, "gpus": link.gpus, "measured": link.measured, "ranks": link.ranks or None,
+        "sizes": list(link.sizes), "times_ns": {k: list(v) for k, v in link.times.items()}, "source": link.source,
+        "measured_source": link.measured_source or None,
     }  # fmt: skip
 
 
@@ -158,6 +168,7 @@ def _row(row: Row, key: dict[str, str]) -> dict[str, Any]:
         "early_ns_per_step": row.early_ns, "known_ns_per_step": row.known_ns,
         "floor_ns_per_step": row.floor_ns, "headroom_ns_per_step": row.headroom_ns,
         "memory_ns_per_step": _finite(row.memory_ns), "compute_ns_per_step": _finite(row.compute_ns),
+        "link_ns_per_step": row.link_ns, "link_bytes_per_step": round(row.wire_bytes),
         "bytes_per_step": round(row.bytes), "flops_per_step": round(row.flops), "gb_s": row.gb_s,
         "tflop_s": row.tflop_s,
         "bound": row.bound, "known": row.known, "arithmetic": row.arithmetic or None, "redundancy": row.redundancy,
@@ -190,7 +201,8 @@ def devices_rows(known: tuple[Ceilings, ...]) -> tuple[list[str], list[dict[str,
     for body in map(device_body, known):
         rates = {f"{k}_tflop_s": body["tflop_s"].get(k) for k in RATES}
         rows.append({**body, **rates, "measured": " ".join(body["measured"])})
-        del rows[-1]["tflop_s"]
+        del rows[-1]["tflop_s"], rows[-1]["link"]
+        rows[-1]["link_gb_s"] = None if body["link"] is None else body["link"]["gb_s"]
     return list(rows[0]), rows
 
 
@@ -206,6 +218,7 @@ def devices_grid(known: tuple[Ceilings, ...]) -> Grid:
             ABSENT if c.l2_bytes is None else f"{c.l2_bytes / (1 << 20):g}", said(c, "l2_gb_s", c.l2_gb_s),
             said(c, "sms", c.sms),
             *(said(c, k, c.rates.get(k)) for k in RATES),
+            ABSENT if c.link is None else f"{c.link.gb_s:,.5g}" + ("*" if c.link.measured else ""),
         )
         for c in known
     )  # fmt: skip
@@ -217,6 +230,7 @@ def devices_grid(known: tuple[Ceilings, ...]) -> Grid:
         "L2 GB/s",
         "SMs",
         *(f"{k} TFLOP/s" for k in RATES),
+        "link GB/s",
     )
     notes = (
         "* measured; everything else is the vendor's figure, dense",

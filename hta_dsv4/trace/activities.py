@@ -30,8 +30,11 @@ REGISTERS = "registers"  # Int32: registers per thread
 SHARED_MEM = "shared_mem"  # Int64: bytes of shared memory per block, static + dynamic
 BYTES = "bytes"  # Int64: bytes of a copy or a set
 EXTERNAL_ID = "external_id"  # Int64: Kineto's "External id", links to the CPU op
-# category of str: what the trace says of a collective, JSON text with name, group, ranks, elements, dtype, seq
+# category of str: what the trace says of a collective, JSON text with name, group, ranks, elements, dtype, seq,
+# elements_out, size (of the group), split_in, split_out (where parts are unequal)
 COLLECTIVE = "collective"
+# category of str: the same of its counterpart in a companion, for a kernel of a graph replay (added by classify)
+COMPANION_COLLECTIVE = "companion_collective"
 EVENT_INDEX = "event_index"  # int64: position in traceEvents (HTA's "index")
 # joined from the CPU side (absent from the table when read with cpu=False)
 LAUNCH_NAME = "launch_name"  # category: cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ...

@@ -261,9 +261,12 @@ class Collector:
         if at:
             said = [args[i] for i in at]
             fields = [
-                (a.collective, a.process_group, a.group_ranks, a.elements, a.collective_dtype, a.sequence)
+                (
+                    a.collective, a.process_group, a.group_ranks, a.elements, a.collective_dtype, a.sequence,
+                    a.elements_out, a.group_size, a.split_in, a.split_out,
+                )
                 for a in said
-            ]
+            ]  # fmt: skip
             codes[at] = self._labels(self.collectives, [tuple(map(_scalar, f)) for f in fields])
         return codes
 

@@ -59,6 +59,10 @@ class Args(msgspec.Struct, gc=False):
     # what Kineto says of a collective, on the kernels that run it
     collective: Any = msgspec.field(name="Collective name", default=None)
     elements: Any = msgspec.field(name="In msg nelems", default=None)
+    elements_out: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    split_in: Any = msgspec.field(name="In split size", default=None)
+    split_out: Any = msgspec.field(name="Out split size", default=None)
     collective_dtype: Any = msgspec.field(name="dtype", default=None)
     process_group: Any = msgspec.field(name="Process Group Name", default=None)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
@@ -95,6 +99,10 @@ class GpuArgs(msgspec.Struct, gc=False):
     # what Kineto says of a collective, on the kernels that run it
     collective: Any = msgspec.field(name="Collective name", default=None)
     elements: Any = msgspec.field(name="In msg nelems", default=None)
+    elements_out: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    split_in: Any = msgspec.field(name="In split size", default=None)
+    split_out: Any = msgspec.field(name="Out split size", default=None)
     collective_dtype: Any = msgspec.field(name="dtype", default=None)
     process_group: Any = msgspec.field(name="Process Group Name", default=None)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)

@@ -172,8 +172,11 @@ class Builder:
 
 
 def _collective_text(said: tuple[Any, ...]) -> str:
-    names = ("name", "group", "ranks", "elements", "dtype", "seq")
-    return msgspec.json.encode({k: v for k, v in zip(names, said, strict=True) if v is not None}).decode()
+    names = (
+        "name", "group", "ranks", "elements", "dtype", "seq", "elements_out", "size", "split_in", "split_out",
+    )  # fmt: skip
+    told = {k: v for k, v in zip(names, said, strict=True) if v not in (None, "[]")}  # no splits: equal parts
+    return msgspec.json.encode(told).decode()
 
 
 def _id_text(value: Any) -> str | None:

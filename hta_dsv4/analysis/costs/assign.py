@@ -1,5 +1,7 @@
 """The cost of every launch of a trace: by the op that launched it, else by its role in a decode step.
 
+Collectives have the bytes of their message, which go over links.
+
 An op may own several kernels. Its cost, each tensor once, goes to the kernel that takes most of the op's time, in equal
 parts where that one is launched several times (PyTorch cuts tensors beyond 2 GiB in pieces); its other kernels are
 helpers, which an ideal implementation would not need.
@@ -13,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from hta_dsv4.analysis.costs.cost import MEASURED, UNKNOWN, Cost, helper, unknown
+from hta_dsv4.analysis.costs.cost import MEASURED, MODELLED, UNKNOWN, Cost, helper, unknown
 from hta_dsv4.analysis.costs.decode import BY_ROLE, HELPERS, Place
 from hta_dsv4.analysis.costs.gemm import gemm_cost, is_product
 from hta_dsv4.analysis.costs.geometry import C4, C128, Geometry
@@ -21,10 +23,13 @@ from hta_dsv4.analysis.costs.pointwise import pointwise_cost
 from hta_dsv4.analysis.costs.shapes import Operand, operands
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import Counted
+from hta_dsv4.analysis.messages import messages
+from hta_dsv4.analysis.wire import MODEL, SAID
 from hta_dsv4.trace import activities as col
 
 _LAYER = re.compile(r"\blayers?[._/](\d+)\b")
 _PIECE = 2**31 - 1  # bytes: PyTorch's elementwise kernels index with 32 bits
+COMMUNICATION = "communication"
 _NO_OP = "no op recorded (a graph replay without a companion, or a launch outside any op)"
 
 Ints = np.ndarray
@@ -50,6 +55,7 @@ def launch_costs(part: Counted, w: Workload) -> tuple[list[Cost], Ints]:
         code[rows] = index.setdefault(cost, len(index))
 
     _copies(acts, put)
+    _collectives(part, w, put)
     role = acts[col.ROLE].astype(str).to_numpy()
     _by_op(acts, names, role, code, put)
     _by_role(part, names, role, code, w, put)
@@ -71,6 +77,20 @@ def _copies(acts: pd.DataFrame, put: Put) -> None:
             read = float(nbytes) if what == col.MEMCPY else 0.0
             put(rows[inside], Cost(read, float(nbytes), known=MEASURED, source="copy size"))
             put(rows[~inside], unknown("a copy over the bus: its ceiling is not in the table"))
+
+
+def _collectives(part: Counted, w: Workload, put: Put) -> None:
+    acts = part.activities
+    kernel = (acts[col.KIND] == col.KERNEL) & (acts[col.BUCKET].astype(str) == COMMUNICATION)
+    found = messages(acts, part.step, part.steps, np.flatnonzero(kernel), w, part.rank)
+    for i, m in enumerate(found.distinct):
+        cost = unknown("the size of the collective's message is not known")
+        if m.nbytes is not None and m.wire is None:
+            cost = unknown("how many of a collective's bytes must cross a link is not known")
+        elif m.wire is not None:
+            source = f"the message's size ({SAID[m.how]})"
+            cost = Cost(known=MODELLED if m.how == MODEL else MEASURED, source=source, message=m)
+        put(found.rows[found.code == i], cost)
 
 
 def _by_op(acts: pd.DataFrame, names: Ints, role: Ints, code: Ints, put: Put) -> None:

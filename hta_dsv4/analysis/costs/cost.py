@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hta_dsv4.analysis.wire import Message
+
 MEASURED, MODELLED, UNKNOWN = "measured", "modelled", "unknown"
 """Counted from what the trace recorded of this launch (sizes, shapes, dtypes); worked out from the architecture and
 the workload; not known."""
@@ -32,6 +34,7 @@ class Cost:
         requested: bytes that the launch's programs ask for, repeats included (they may come from a cache); ``None``
             where it is not worked out. ``requested / (read + written)`` is the redundancy.
         issued: operations that the launch's programs carry out, padding included; ``None`` likewise.
+        message: what a collective carries over links; ``None`` for everything else.
     """
 
     read: float = 0.0
@@ -43,6 +46,7 @@ class Cost:
     assumes: str = ""
     requested: float | None = None
     issued: float | None = None
+    message: Message | None = None
 
     @property
     def moved(self) -> float:

@@ -32,6 +32,7 @@ class Workload:
         max_context: the static maximum that padded widths follow.
         sources: what was taken from where, one sentence each.
         undivided: whether several ranks share the model in a way that is not known, so that ``geometry`` is all of it.
+        bundled: whether it is the bundled decode step, whose collectives are known, over so many ``ranks``.
     """
 
     geometry: Geometry | None = None
@@ -40,6 +41,8 @@ class Workload:
     max_context: int | None = None
     sources: tuple[str, ...] = field(default=())
     undivided: bool = False
+    bundled: bool = False
+    ranks: int = 1
 
     @property
     def index_width(self) -> int | None:
@@ -142,6 +145,8 @@ def _from_manifest(path: Path) -> Workload:
         batch=entry.get("concurrency"),
         context=context,
         max_context=entry.get("max_context"),
+        bundled=geometry is not None,
+        ranks=ranks,
         sources=(
             f"{place}: {entry.get('config')}, concurrency {entry.get('concurrency')}, context up to "
             f"{entry.get('context')} (requests spread over its last eighth), static maximum {entry.get('max_context')}"

@@ -20,7 +20,7 @@ from hta_dsv4.analysis.findings.finding import (
     rate,
     said,
 )
-from hta_dsv4.analysis.findings.subject import Subject
+from hta_dsv4.analysis.findings.subject import COMMUNICATION, Subject
 from hta_dsv4.analysis.floors import LAUNCH, MEMORY
 
 RULE = "floor_headroom"
@@ -37,6 +37,9 @@ def floor_headroom(s: Subject) -> list[Finding]:
         return []
     # A floor that is only "a launch takes time" is for fusing, not for tuning.
     tuned = (s.floors.known != UNKNOWN) & (s.floors.bound != LAUNCH) & (s.dur > 0)
+    tuned &= (
+        s.bucket != COMMUNICATION
+    )  # what it holds besides its floor may be another rank's: communicating.py
     out = []
     for bucket, origin in sorted(
         {(str(b), str(o)) for b, o in zip(s.bucket[tuned], s.origin[tuned], strict=True)}
