@@ -6,25 +6,25 @@ Imports take about a second; an interrupt in them comes out of whichever library
 from __future__ import annotations
 
 import os
-import signal
+
+from hta_dsv4.cli.interrupts import interrupt, take_signals
 
 
 def main() -> None:
     """Import the command line and run it."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:  # not where it is ignored, as in the background
-        signal.signal(signal.SIGINT, _leave)
-    try:
-        from hta_dsv4.cli.main import main as run
-    finally:
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, before)
+    take_signals(_leave)
+    from hta_dsv4.cli.main import main as run
+
+    take_signals(interrupt)
     run()
 
 
 def _leave(_number: int, _frame: object) -> None:
     """Nothing has been opened or written yet."""
-    os.write(2, b"hta-dsv4: interrupted\n")
+    if (
+        os.environ.get("RANK", "0") == "0" or "TORCHELASTIC_RUN_ID" not in os.environ
+    ):  # the others say the same
+        os.write(2, b"hta-dsv4: interrupted\n")
     os._exit(130)
 
 

@@ -10,7 +10,7 @@ import os, runpy, signal, sys
 class Interrupts:
     def find_spec(self, name, *_):
         if name == {name!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.{number})
 sys.meta_path.insert(0, Interrupts())
 {before}
 sys.argv = ["hta-dsv4", "--version"]
@@ -18,17 +18,21 @@ runpy.run_module("hta_dsv4", run_name="__main__")
 """
 
 
-def start(name: str, before: str = "") -> tuple[int, bytes]:
+def start(name: str, before: str = "", number: str = "SIGINT") -> tuple[int, bytes]:
     """Exit code and stderr of a start that is interrupted when ``name`` is imported."""
-    code = START.format(name=name, before=before)
+    code = START.format(name=name, before=before, number=number)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     return done.returncode, done.stderr
 
 
 def test_interrupted_while_importing():
-    """SIGINT while a library is imported -> interrupted, exit 130, no traceback."""
-    for name in ("hta_dsv4.cli.main", "pandas", "hta_dsv4.cli.sweep"):
-        assert start(name) == (130, b"hta-dsv4: interrupted\n")
+    """SIGINT or SIGTERM while a library is imported -> interrupted, exit 130, no traceback."""
+    for name, number in (
+        ("hta_dsv4.cli.main", "SIGINT"),
+        ("pandas", "SIGTERM"),
+        ("hta_dsv4.cli.sweep", "SIGINT"),
+    ):
+        assert start(name, number=number) == (130, b"hta-dsv4: interrupted\n")
 
 
 def test_started_in_the_background():

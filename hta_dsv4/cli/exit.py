@@ -1,6 +1,7 @@
 """How does the command line end? Every way out of a command -> an exit code, and at most one line on stderr.
 
-0 is done, or our output's reader has left; 2 a mistake, a broken input, or output that cannot be written; 130 Ctrl-C.
+0 is done, or our output's reader has left; 2 a mistake, a broken input, or output that cannot be written; 130 Ctrl-C
+or a polite kill (SIGTERM).
 ``gate`` alone also ends with 1, a budget is not kept, and 3, the captures cannot tell.
 """
 
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from hta_dsv4.cli.interrupts import all_is_said
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.text import printable
 
@@ -55,7 +57,8 @@ def run_and_exit(command: Callable[[], int | None]) -> NoReturn:
         say_once(str(error))
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-        say("interrupted")
+        if not _spoken_by_rank_0():
+            say("interrupted")
     except (BrokenPipeError, SystemExit):  # the latter is how click and rich leave when they meet the former
         code = 0
         _discard_output()
@@ -67,6 +70,7 @@ def run_and_exit(command: Callable[[], int | None]) -> NoReturn:
     except MemoryError:
         code = 2
         say("out of memory; read fewer traces at once, or on a larger machine")
+    all_is_said()
     sys.exit(code or 0)
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -168,8 +163,7 @@ def sweep(
                 concurrency=levels_of(concurrency), repeats=repeats, prompt_tokens=prompt_tokens,
                 output_tokens=output_tokens, waves=waves, warmup=1 if warmup is None else warmup,
             )  # fmt: skip
-            with _kill_is_interrupt():
-                sweeps = [run_server_sweep(of_server, tell)]
+            sweeps = [run_server_sweep(of_server, tell)]
         else:
             from hta_dsv4.capture.sweep import StepSweep, run_step_sweep
 
@@ -180,8 +174,7 @@ def sweep(
                 concurrency=levels_of(concurrency), repeats=repeats, steps=steps,
                 warmup=3 if warmup is None else warmup, device=device,
             )  # fmt: skip
-            with _kill_is_interrupt():
-                sweeps = [run_step_sweep(of_step, tell)]
+            sweeps = [run_step_sweep(of_step, tell)]
     except ModuleNotFoundError as error:
         extra = "server" if server is not None else "capture"
         raise HtaDsv4Error(
@@ -267,22 +260,3 @@ def _draw(path: Path, found: list[Throughput]) -> None:
     else:
         content = figure_image(found, path.suffix.lower().lstrip("."))
     write_whole(path, content, "--figure")
-
-
-@contextmanager
-def _kill_is_interrupt() -> Iterator[None]:
-    """A polite kill (a job's time is over) does what Ctrl-C does: what was measured is kept."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background
-            raise KeyboardInterrupt
-        signal.raise_signal(signal.SIGINT)
-
-    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -18,6 +18,7 @@ from functools import partial
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import TracebackType
 from typing import Any
 
 from hta_dsv4.analysis.counted import Counted
@@ -68,18 +69,17 @@ class Cluster:
         self.rules = rules or default_rules()
         # workers have the bundled rules themselves; others travel with each job
         self._sent = None if rules is None or rules is default_rules() else rules
-        self._stack = contextlib.ExitStack()
-        try:
-            self._client = connect(where, workers, self._stack)
-        except BaseException:
-            self._stack.close()
-            raise
+        with contextlib.ExitStack() as stack:  # an interrupt while workers start ends them
+            self._client = connect(where, workers, stack)
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self._stack.close()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
 
     def load(
         self,

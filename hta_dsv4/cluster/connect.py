@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import tempfile
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from hta_dsv4.cluster.local import local_workers
 from hta_dsv4.errors import HtaDsv4Error
 
 LOCAL = "local"
-CONNECT_S, WORKERS_S = 15, 60
-"""How long a scheduler may take to answer, and its first worker to be there."""
+CONNECT_S, WORKERS_S, HURRY_S = 15, 60, 2
+"""How long a scheduler may take to answer, its first worker to be there, and a goodbye when interrupted."""
 FAILURES = 3
 """A trace whose workers die this often is given up: it is the trace's doing, mostly memory."""
 
@@ -39,22 +39,17 @@ def connect(where: str, workers: int | None, stack: contextlib.ExitStack) -> Any
         )
     distributed = _distributed()
     # a dead worker is our business, not the terminal's
-    for name in ("distributed", "distributed.nanny", "distributed.scheduler", "distributed.worker"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in ("", ".client", ".nanny", ".scheduler", ".worker"):
+        logging.getLogger(f"distributed{name}").setLevel(logging.CRITICAL)
     stack.enter_context(
         import_module("dask").config.set({"distributed.scheduler.allowed-failures": FAILURES - 1})
     )
     address: Any = where
     if where == LOCAL:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="hta-dsv4-"))
         try:
-            local = distributed.LocalCluster(
-                n_workers=workers or cores(), threads_per_worker=1, processes=True, dashboard_address=None,
-                silence_logs=logging.CRITICAL, local_directory=folder,
-            )  # fmt: skip
+            address = stack.enter_context(local_workers(workers or cores()))
         except (OSError, RuntimeError, TimeoutError) as error:
             raise HtaDsv4Error(f"--cluster local: processes cannot be started ({error})") from error
-        address = stack.enter_context(local)
     tls = where.startswith(("tls://", "wss://"))
     if tls and distributed.Security().get_connection_args("client").get("ssl_context") is None:
         raise HtaDsv4Error(
@@ -67,7 +62,7 @@ def connect(where: str, workers: int | None, stack: contextlib.ExitStack) -> Any
         raise HtaDsv4Error(
             f"--cluster {where}: no Dask scheduler answers there; start one with: dask scheduler"
         ) from error
-    stack.callback(_leave, client)
+    stack.push(lambda kind, *_: _leave(client, kind))
     try:
         client.wait_for_workers(1, timeout=WORKERS_S)
     except TimeoutError as error:
@@ -77,9 +72,11 @@ def connect(where: str, workers: int | None, stack: contextlib.ExitStack) -> Any
     return client
 
 
-def _leave(client: Any) -> None:
+def _leave(client: Any, ended_by: type[BaseException] | None) -> None:
+    """Say goodbye to the scheduler; hardly wait for that where an interrupt ended the work."""
+    interrupted = ended_by is not None and not issubclass(ended_by, Exception)
     with contextlib.suppress(Exception):  # a scheduler that is gone cannot be said goodbye to
-        client.close(timeout=CONNECT_S)
+        client.close(timeout=HURRY_S if interrupted else CONNECT_S)
 
 
 def installed() -> bool:

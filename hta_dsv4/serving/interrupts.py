@@ -25,7 +25,7 @@ class Interrupts:
 
 
 def run_interruptibly(
-    work: Coroutine[Any, Any, None], interrupts: Interrupts, say: Callable[[str], None]
+    work: Coroutine[Any, Any, None], interrupts: Interrupts, say: Callable[[str], None], ending: str
 ) -> None:
     """Run in an event loop; Ctrl-C (and a polite kill) cancels the work once, so that it can put things in order.
 
@@ -36,12 +36,13 @@ def run_interruptibly(
         work: what to run; cleans up when it is cancelled.
         interrupts: counts them.
         say: told what the first one sets in motion.
+        ending: what that is.
     """
 
     def interrupt() -> None:
         interrupts.count += 1
         if interrupts.count == 1:
-            say("interrupted: ending the requests and the profiler; once more to leave at once")
+            say(f"interrupted: ending {ending}; once more to leave at once")
         if interrupts.cancel is not None:
             interrupts.cancel()
 
@@ -67,11 +68,14 @@ async def _cancellable(
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     interrupts.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
-    handled = []
+    handled = {}
     for number in (signal.SIGINT, signal.SIGTERM):
+        before = signal.getsignal(number)
+        if before is signal.SIG_IGN:  # as in the background
+            continue
         with suppress(NotImplementedError, ValueError, RuntimeError):  # not in the main thread, or not POSIX
             loop.add_signal_handler(number, interrupt)
-            handled.append(number)
+            handled[number] = before
     try:
         await work
     except asyncio.CancelledError:
@@ -79,5 +83,6 @@ async def _cancellable(
             raise
     finally:
         interrupts.cancel = None
-        for number in handled:
+        for number, before in handled.items():
             loop.remove_signal_handler(number)
+            signal.signal(number, before)  # which the loop does not remember

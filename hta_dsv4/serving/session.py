@@ -136,7 +136,8 @@ def capture_server(options: ServerCapture, say: Say) -> ServerCaptured:
     if options.label is not None and not (options.label.strip() and options.label.isprintable()):
         raise HtaDsv4Error(f"--label {options.label!r}: must be one printable line, and not empty")
     recorded = _Recorded(prefix=f"hta-{secrets.token_hex(4)}")
-    run_interruptibly(_record(options, recorded, say), recorded.interrupts, say)
+    ending = "the requests and the profiler"
+    run_interruptibly(_record(options, recorded, say), recorded.interrupts, say, ending)
     if recorded.interrupts.count > 1 or (recorded.interrupted and not recorded.recording):
         raise KeyboardInterrupt  # left at once, or nothing was recorded
     try:

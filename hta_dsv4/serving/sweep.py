@@ -7,7 +7,6 @@ wave at each C goes before and is dropped: servers compile or capture graphs at 
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.serving.client import ServerError, ServerUrl, open_client
 from hta_dsv4.serving.engine_clock import decode_time, late
 from hta_dsv4.serving.engines import AUTO, Served, alive, detect, running_requests
+from hta_dsv4.serving.interrupts import Interrupts, run_interruptibly
 from hta_dsv4.serving.load import Load, LoadResult, RequestTiming, Target, drive
 
 LEAST_STEPS = 8
@@ -100,8 +100,13 @@ def run_server_sweep(options: ServerSweep, say: Say | None = None) -> Sweep:
         said = tuple(dict.fromkeys(notes))
         return Sweep(options.label or str(about["model"]), "server", tuple(repeats), made, about, said)
 
+    say = say or (lambda _line: None)
+    interrupts = Interrupts()
     try:
-        asyncio.run(_measure(options, url, seed, served, repeats, notes, say or (lambda _line: None)))
+        work = _measure(options, url, seed, served, repeats, notes, say)
+        run_interruptibly(work, interrupts, say, "the requests")
+        if interrupts.count:
+            raise KeyboardInterrupt
     except (KeyboardInterrupt, ServerError) as error:
         if not repeats:
             raise

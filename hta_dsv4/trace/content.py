@@ -157,6 +157,6 @@ def _write_whole(path: Path, text: str) -> None:
         with open(handle, "w") as file:
             file.write(text)
         os.replace(name, path)
-    except OSError:
+    except BaseException:  # an interrupt too
         os.unlink(name)
         raise
