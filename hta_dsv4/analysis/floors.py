@@ -123,7 +123,7 @@ def _over_link(cost: Cost, device: Ceilings | None) -> Cost:
     if m is None or device is None or link_sides(m, device.link):
         return cost
     if device.link is None:
-        return unknown(f"{device.name}: nothing is known of its links")
+        return unknown(f"{device.name}: no link between these ranks is known")
     if m.ranks < 1:
         return unknown("how many ranks a collective has is not known")
     return unknown(f"{m.ranks} ranks: {device.link.name} joins {device.link.gpus} GPUs of one host at most")

@@ -96,7 +96,7 @@ def messages(
             kind = kind_of(name)
             if found is None and counted:
                 found = model.get(kind)
-            found = found or Message(kind, nccl=bool(_NCCL.search(name)))
+            found = found or Message(kind, nccl=_plain(name), switch=bool(_SWITCH.search(name)))
             seen[key] = index.setdefault(found, len(index))
         code[i] = seen[key]
     return Messages(rows, code, tuple(index))
@@ -136,9 +136,9 @@ def _said(text: str, name: str, how: str, rank: int) -> Message | None:
     elif kind == ALL_TO_ALL and ("split_in" in said or "split_out" in said):
         wire = _uneven(said, members, rank, given, got)
     if _SWITCH.search(name):
-        wire = None
+        return Message(kind, ranks, size * each, None, how, switch=True)
     return Message(
-        kind, ranks, size * each, None if wire is None else wire * each, how, bool(_NCCL.search(name))
+        kind, ranks, size * each, None if wire is None else wire * each, how, _plain(name)
     )  # fmt: skip
 
 
@@ -180,7 +180,9 @@ def _model(names: np.ndarray, step: np.ndarray, steps: int, w: Workload) -> dict
     if not w.bundled or w.ranks < 2 or w.geometry is None or w.batch is None or not steps:
         return {}
     kinds = np.array([kind_of(n) for n in names], dtype=object)
-    nccl = np.array([bool(_NCCL.search(n)) for n in names], dtype=bool)
+    nccl = np.array([_plain(n) for n in names], dtype=bool)
+    if any(_SWITCH.search(n) for n in set(names.tolist())):
+        return {}
     sizes = {  # bf16: one for the embedding and two per layer; the logits of all ranks' parts of the vocabulary
         ALL_REDUCE: (2 * len(w.geometry.layers) + 1, w.batch * w.geometry.hidden * 2),
         ALL_GATHER: (1, w.batch * w.geometry.vocab * w.ranks * 2),
@@ -194,6 +196,11 @@ def _model(names: np.ndarray, step: np.ndarray, steps: int, w: Workload) -> dict
         k: Message(k, w.ranks, size, wire_bytes(k, w.ranks, size), MODEL, bool(nccl[kinds == k].all()))
         for k, (_, size) in sizes.items()
     }
+
+
+def _plain(name: str) -> bool:
+    """Whether a kernel is one of NCCL's that leaves the adding to GPUs."""
+    return bool(_NCCL.search(name)) and not _SWITCH.search(name)
 
 
 def _whole(value: Any) -> int | None:

@@ -44,10 +44,11 @@ class Message:
         kind: one of this module's kinds; :data:`OTHER` where its name says none.
         ranks: of its group; 0 where unknown.
         nbytes: its size; ``None`` where unknown.
-        wire: bytes that this GPU must send or receive, the larger; ``None`` where that is not known, or where a switch
-            adds up (NVLink SHARP), so that fewer may cross a link.
+        wire: bytes that this GPU must send or receive, the larger; ``None`` where that is not known.
         how: :data:`TRACE`, :data:`COMPANION`, :data:`MODEL` or :data:`UNKNOWN`.
-        nccl: whether the kernel is one of NCCL's.
+        nccl: whether the kernel is one of NCCL's, without a switch.
+        switch: whether its kernel has a switch add up or copy (NVLink SHARP, multicast), so that fewer bytes than
+            usual may cross a link; then ``wire`` is ``None``.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Message:
     wire: float | None = None
     how: str = UNKNOWN
     nccl: bool = False
+    switch: bool = False
 
 
 def kind_of(name: str) -> str:
@@ -77,3 +79,12 @@ def wire_bytes(kind: str, ranks: int, nbytes: float) -> float | None:
     if ranks < 1 or kind not in (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL):
         return None
     return (2 if kind == ALL_REDUCE else 1) * (ranks - 1) / ranks * nbytes
+
+
+def size_said(nbytes: float) -> str:
+    """A size for a sentence: ``256 KiB``, ``7.89 MiB``."""
+    for unit, one in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= one:
+            value = nbytes / one
+            return f"{value:,.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.3g} {unit}"
+    return f"{nbytes:,.0f} bytes"

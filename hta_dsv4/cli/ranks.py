@@ -76,6 +76,7 @@ def ranks(
         raise HtaDsv4Error(f"--rows {rows}: name the trace of one GPU with --single TRACE")
     runs = load_runs(traces, rules, salvage, companion, frames)
     found = [(r.ranks_table(by), r.collectives()) for r in runs]
+    speeds = [r.collective_speeds(said) for r, (_, said) in zip(runs, found, strict=True)]
     gains = []
     if single is not None:
         (alone,) = load_runs([single], rules, salvage, frames=frames)
@@ -85,11 +86,11 @@ def ranks(
         ]
     write(
         chosen,
-        lambda: machine.dumps("ranks", ranks_data.ranks_body(found, gains)),
-        lambda: ranks_data.ranks_rows(found, rows, gains),
+        lambda: machine.dumps("ranks", ranks_data.ranks_body(found, gains, speeds)),
+        lambda: ranks_data.ranks_rows(found, rows, gains, speeds),
         lambda: [
             *(parallel_grid(g, top) for g in gains),
-            *(g for one in found for g in ranks_grids(one, top)),
+            *(g for one, s in zip(found, speeds, strict=True) for g in ranks_grids(one, top, s)),
         ],
         full,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from hta_dsv4.analysis.clocks import ClockFit
+from hta_dsv4.analysis.collective_speed import CollectiveSpeeds
 from hta_dsv4.analysis.communication import Communication, causes_table, layer_table, place_name, rank_table
 from hta_dsv4.analysis.parallel_gain import ParallelGain
 from hta_dsv4.analysis.ranks import RankTable
@@ -18,6 +19,7 @@ from hta_dsv4.present.cells import plain
 from hta_dsv4.present.machine import Table
 from hta_dsv4.present.parallel_grid import parallel_body, parallel_table
 from hta_dsv4.present.ranks_grid import Found
+from hta_dsv4.present.speeds_grid import SPEED_COLUMNS, speeds_body, speeds_records
 
 _COLUMNS = {
     "ranks": (
@@ -38,8 +40,9 @@ _COLUMNS = {
         "extra_ns", "threshold_ns", "bucket", "origin", "kernel", "hidden",
     ),
     "single": ("single", "ranks", "key", "single_ns", "rank_ns", "above_ns", "how"),
+    "messages": SPEED_COLUMNS,
 }  # fmt: skip
-RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE, SINGLE = (
+RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE, SINGLE, MESSAGES = (
     "ranks",
     "collectives",
     "layers",
@@ -47,21 +50,27 @@ RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE, SINGLE = (
     "clocks",
     "late",
     "single",
+    "messages",
 )
-ROWS = (RANKS, COLLECTIVES, LAYERS, CAUSES, CLOCKS, LATE, SINGLE)
+ROWS = (RANKS, COLLECTIVES, MESSAGES, LAYERS, CAUSES, CLOCKS, LATE, SINGLE)
 """Tables that ``--csv`` and ``--parquet`` can write."""
 
 
-def ranks_body(found: Sequence[Found], gains: Sequence[ParallelGain] = ()) -> dict[str, Any]:
+def ranks_body(
+    found: Sequence[Found], gains: Sequence[ParallelGain] = (), speeds: Sequence[CollectiveSpeeds] = ()
+) -> dict[str, Any]:
     """``ranks --json``: one entry a variant.
 
     Args:
         found: one per variant.
         gains: of each variant over one GPU, in their order; none where no single GPU is named.
+        speeds: what the collectives of each variant carry, in their order.
     """
     bodies = [_variant(one) for one in found]
     for body, gain in zip(bodies, gains, strict=False):
         body["single"] = parallel_body(gain)
+    for body, speed in zip(bodies, speeds, strict=False):
+        body["messages"] = speeds_body(speed)
     return {"variants": bodies}
 
 
@@ -115,15 +124,21 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(c): plain(row[c]) for c in table.columns} for row in table.to_dict("records")]
 
 
-def ranks_rows(found: Sequence[Found], of: str = RANKS, gains: Sequence[ParallelGain] = ()) -> Table:
+def ranks_rows(
+    found: Sequence[Found], of: str = RANKS, gains: Sequence[ParallelGain] = (),
+    speeds: Sequence[CollectiveSpeeds] = (),
+) -> Table:  # fmt: skip
     """Columns and rows of ``ranks --csv``; the columns are the same whether or not there is a row.
 
     Args:
         found: one per variant.
         of: which table: one of :data:`ROWS`.
         gains: as for :func:`ranks_body`.
+        speeds: as for :func:`ranks_body`.
     """
-    if of == SINGLE:
+    if of == MESSAGES:
+        rows = [{"variant": s.label, **row} for s in speeds for row in speeds_records(s)]
+    elif of == SINGLE:
         rows = [{"variant": g.many, **row} for g in gains for row in _records(parallel_table(g))]
     else:
         tables = [(table.label, _table(table, said, of)) for table, said in found]

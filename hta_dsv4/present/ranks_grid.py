@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 
 from hta_dsv4.analysis.collective_layers import spell
+from hta_dsv4.analysis.collective_speed import CollectiveSpeeds
 from hta_dsv4.analysis.communication import Communication, named, place_name
 from hta_dsv4.analysis.ranks import RankTable
 from hta_dsv4.analysis.shares import median_name, rank_median
 from hta_dsv4.analysis.stragglers import HOST, Straggler
 from hta_dsv4.analysis.waits import GroupWaits
 from hta_dsv4.present.grid import ABSENT, Grid, per_step, steps_said, us
+from hta_dsv4.present.speeds_grid import speeds_grid
 
 _SIDE_BY_SIDE = 8  # ranks with a column of their own; more are told by median and spread
 _LISTED = 16  # ranks listed one by one; of more, those with most work
@@ -25,12 +27,13 @@ Found = tuple[RankTable, Communication]
 """Both halves of what ``ranks`` says about one variant."""
 
 
-def ranks_grids(found: Found, top: int = 0) -> list[Grid]:
+def ranks_grids(found: Found, top: int = 0, speeds: CollectiveSpeeds | None = None) -> list[Grid]:
     """Everything ``ranks`` says about one variant.
 
     Args:
         found: its ranks and their collectives.
         top: rows of each table; 0 for all.
+        speeds: what its collectives carry, and how fast.
     """
     table, said = found
     grids = [overview_grid(table, said, top)]
@@ -39,6 +42,8 @@ def ranks_grids(found: Found, top: int = 0) -> list[Grid]:
         grids += [
             g for g in (causes_grid(said, top), layers_grid(said, top), clocks_grid(said, top)) if g.rows
         ]
+    if speeds is not None and speeds.rows:
+        grids.append(speeds_grid(speeds, top))
     return grids
 
 

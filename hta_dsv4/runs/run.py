@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 from hta_dsv4.analysis.change import Change
+from hta_dsv4.analysis.collective_speed import CollectiveSpeeds, collective_speeds
 from hta_dsv4.analysis.communication import Communication, communication
 from hta_dsv4.analysis.costs.workload import Workload, workload
 from hta_dsv4.analysis.counted import Counted, counted
@@ -40,7 +42,7 @@ from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.manifest import manifest_entry
 from hta_dsv4.trace.model import Trace
-from hta_dsv4.trace.ranks import world_size
+from hta_dsv4.trace.ranks import missing_ranks, world_size
 
 
 class Run(Classified):
@@ -90,6 +92,41 @@ class Run(Classified):
         """
         notes = self.shares("bucket").notes
         return communication(self.label, rank_parts(self.traces, self.classified, self.steps), notes)
+
+    def collective_speeds(
+        self,
+        communication: Communication | None = None,
+        *,
+        device: str | None = None,
+        workload: Workload | None = None,
+    ) -> CollectiveSpeeds:
+        """What collectives carry, how near their link's speed they are, and whether latency or bandwidth bounds them.
+
+        Args:
+            communication: :meth:`collectives`, where they are known already.
+            device: as for :meth:`roofline`.
+            workload: as for :meth:`roofline`.
+
+        Raises:
+            HtaDsv4Error: unknown ``device``, no GPU activity in any trace, or a broken manifest.
+        """
+        said = communication if communication is not None else self.collectives()
+        found, name = self.ceilings(device)
+        apart = self._hosts > 1
+        why = f"the ranks are on {self._hosts} hosts: what joins them is not in the device table" if apart else (
+            f"{name or 'the GPU'}: nothing is known of its links; python -m benchmarks.links measures them"
+        )  # fmt: skip
+        return collective_speeds(
+            said, rank_parts(self.traces, self.classified, self.steps),
+            workload or self.workload(),
+            None if found is None else found.link, missing=bool(missing_ranks(self.traces)), no_link=why,
+        )  # fmt: skip
+
+    @property
+    def _hosts(self) -> int:
+        """Different hosts that the traces name."""
+        named = {t.meta.extra.get("host_name") for t in self.traces}
+        return len({h for h in named if isinstance(h, str) and h})
 
     @cached_property
     def counted(self) -> Counted:
@@ -217,13 +254,17 @@ class Run(Classified):
         """
         if device is None:
             names = [d.name for d in self.traces[self._counted_at].meta.devices if d.name]
-            return ceilings(names[0] if names else None), names[0] if names else None
-        found = ceilings(device)
+            return self._on_hosts(ceilings(names[0] if names else None)), names[0] if names else None
+        found = self._on_hosts(ceilings(device))
         if found is None:
             raise HtaDsv4Error(
                 f"--device {device}: not in the device table; hta-dsv4 roofline --devices lists it"
             )
         return found, device
+
+    def _on_hosts(self, found: Ceilings | None) -> Ceilings | None:
+        """Ceilings without a link where the ranks are on several hosts: the table's is within one."""
+        return found if found is None or self._hosts < 2 else replace(found, link=None)
 
     def roofline(
         self,
@@ -294,6 +335,7 @@ class Run(Classified):
         timing = self.manifest.get("timing", {})
         plain = timing.get("unprofiled_step_ms")
         trace = self.traces[self._counted_at]
+        said = self.collectives() if len(self.ranks) > 1 else None
         return find(
             subject(
                 self.label, self.counted, workload or self.workload(), self.ceilings(device)[0], trace.meta,
@@ -301,7 +343,8 @@ class Run(Classified):
                 shapes_recorded=bool(self.counted.activities[col.OP_SHAPES].notna().any())
                 if col.OP_SHAPES in self.counted.activities
                 else False,
-                sweep=sweep, communication=self.collectives() if len(self.ranks) > 1 else None,
+                sweep=sweep, communication=said,
+                speeds=None if said is None else self.collective_speeds(said, device=device, workload=workload),
             ),
             material=material,
         )  # fmt: skip

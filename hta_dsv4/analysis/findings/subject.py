@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hta_dsv4.analysis.collective_speed import CollectiveSpeeds
 from hta_dsv4.analysis.communication import Communication
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import WALL, Counted, step_times
@@ -50,6 +51,7 @@ class Subject:
         timing: step times of the capture's manifest (``unprofiled_step_ms``, ...); empty without.
         shapes_recorded: whether any CPU op has its shapes.
         communication: the collectives of all ranks; ``None`` where only one is loaded.
+        speeds: what they carry and how fast; ``None`` likewise.
         sweep: time per step over the static maximum context, by origin; ``None`` without captures at several.
     """
 
@@ -64,6 +66,7 @@ class Subject:
     shapes_recorded: bool = True
     sweep: Scaling | None = None
     communication: Communication | None = None
+    speeds: CollectiveSpeeds | None = None
 
     @property
     def steps(self) -> int:
