@@ -380,32 +380,42 @@ def test_time_is_spent_on_the_cpu() -> None:
 
 
 _COMPILE = """
+import json
 import sys
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from hta_dsv4.capture.straggler import _planted_delay_kernel as kernel
-target = GPUTarget("cuda", int(sys.argv[1]), 32)
-source = ASTSource(kernel, signature={"ns": "i32"})
-print(triton.compile(source, target=target, options={"num_warps": 1}).asm["ptx"])
+made = {}
+for capability in sys.argv[1:]:
+    source, target = ASTSource(kernel, signature={"ns": "i32"}), GPUTarget("cuda", int(capability), 32)
+    made[capability] = triton.compile(source, target=target, options={"num_warps": 1}).asm["ptx"]
+print(json.dumps(made))
 """
+CAPABILITIES = (90, 100, 120)
 
 
-@pytest.mark.parametrize("capability", [90, 100, 120])
-def test_delay_kernel_reads_the_clock_on_every_turn(capability: int) -> None:
-    """Compiled for each architecture -> the clock is read before the loop and inside it, not once for all."""
-    # In a process of its own: where Triton's interpreter is on, as in the kernels' tests, it cannot compile.
+@pytest.fixture(scope="module")
+def delay_ptx() -> dict[str, str]:
+    """The delay kernel for each architecture, from one process; where Triton interprets, it cannot compile."""
     paths = os.pathsep.join([str(HERE.parent), str(KERNELS)])
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"PYTHONPATH": paths}
     done = subprocess.run(
-        [sys.executable, "-c", _COMPILE, str(capability)],
+        [sys.executable, "-c", _COMPILE, *map(str, CAPABILITIES)],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    ptx = done.stdout
+    made: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return made
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_delay_kernel_reads_the_clock_on_every_turn(capability: int, delay_ptx: dict[str, str]) -> None:
+    """Compiled for each architecture -> the clock is read before the loop and inside it, not once for all."""
+    ptx = delay_ptx[str(capability)]
     assert ptx.count("%globaltimer") == 2
     label = re.search(r"@%p\d+ bra\s+(\$L__BB\d+_\d+);\s*\n(?:.*\n)*?\1:", ptx) or re.search(
         r"(\$L__BB\d+_\d+):(?:.*\n)*?.*%globaltimer(?:.*\n)*?.*@%p\d+ bra\s+\1", ptx

@@ -148,12 +148,18 @@ def _child(requests: list[Request]) -> list[Compiled]:
 
 
 def compile_all(requests: Sequence[Request], workers: int | None = None) -> list[Compiled]:
-    """Compile every request, in up to ``workers`` child processes (default: one per CPU, at most 4).
+    """Compile every request, in up to ``workers`` child processes.
+
+    Args:
+        requests: What to compile.
+        workers: By default one per CPU, at most 4; of CPUs that parallel test processes share, this one's part
+            (each child imports Torch and Triton first, which is 2 s of a CPU).
 
     Returns:
         Results in the order of the requests; a failed one carries its ``error``.
     """
-    count = max(1, min(workers or min(4, os.cpu_count() or 1), len(requests)))
+    mine = (os.cpu_count() or 1) // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    count = min(workers or max(1, min(4, mine)), len(requests))
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
     environment["PYTHONPATH"] = os.pathsep.join([str(KERNELS), environment.get("PYTHONPATH", "")])
     children = []
