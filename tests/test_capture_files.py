@@ -177,6 +177,22 @@ def test_folder_manifest_round_trip(tmp_path: Path) -> None:
     assert manifest_for(tmp_path / "c.trace.json.gz") is None
 
 
+def test_what_a_caller_does_to_an_entry_is_his_own(tmp_path: Path) -> None:
+    """An entry changed by who asked for it -> the next one reads it as it is written; written anew, what is new."""
+    write_folder_manifest(tmp_path, [MANIFEST])
+    trace = tmp_path / MANIFEST.trace
+    for changed in (manifest_entry(trace)[0], manifest_for(trace)):
+        assert changed is not None
+        (changed["switches"] if isinstance(changed, dict) else changed.switches)["attention"] = "changed"  # type: ignore[index]
+    found = manifest_entry(trace)[0]
+    assert found is not None
+    assert found["switches"] == {"attention": "mma"}
+    write_folder_manifest(tmp_path, [replace(MANIFEST, switches={"attention": "wgm"})])  # as long as before
+    found = manifest_entry(trace)[0]
+    assert found is not None
+    assert found["switches"] == {"attention": "wgm"}
+
+
 def test_own_manifest_comes_before_the_folders(tmp_path: Path) -> None:
     """A trace with both -> its own file is believed."""
     write_folder_manifest(tmp_path, [MANIFEST])

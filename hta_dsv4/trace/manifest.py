@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -194,7 +196,7 @@ def manifest_entry(trace: Path) -> tuple[dict[str, Any] | None, Path]:
                 continue
             named = entry.get("trace")
             if named == trace.name or (place == own and isinstance(named, str) and not _stands(trace, named)):
-                return _checked(place, entry, trace.name), place
+                return _checked(place, deepcopy(entry), trace.name), place
     return None, folder
 
 
@@ -206,9 +208,16 @@ def _stands(trace: Path, named: str) -> bool:
         return False
 
 
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> dict[str, Any]:
+    """A manifest's content. A report asks for the same folder's manifest a hundred times, 10 ms each."""
+    return from_toml(text)
+
+
 def _entries(path: Path) -> list[Any]:
+    """The entries of a manifest, not to be changed: the next caller is given the same."""
     try:
-        data = from_toml(path.read_text(encoding="utf-8"))
+        data = _parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HtaDsv4Error(f"{path}: cannot read ({error.strerror or error})") from error
     except (
@@ -225,6 +234,7 @@ def _entries(path: Path) -> list[Any]:
 def _manifest(path: Path, entry: object, place: object) -> Manifest:
     import msgspec  # only reading needs it: a capture runs where torch alone is installed
 
+    entry = deepcopy(entry)
     name = entry.get("trace", place) if isinstance(entry, Mapping) else place
     try:
         manifest = msgspec.convert(entry, Manifest)
