@@ -16,7 +16,7 @@ from hta_dsv4.trace.activities import DUR_NS, GRID_X, GRID_Z, KERNEL, KIND, NAME
 from hta_dsv4.trace.manifest import FOLDER_MANIFEST, Manifest, read_folder_manifest
 from hta_dsv4.trace.reader import read_trace
 
-from .test_shipped_traces import PRIVATE
+from .test_shipped_traces import private
 
 TRACES = Path(__file__).resolve().parents[1] / "traces"
 TP2 = TRACES / "tp2"
@@ -80,7 +80,7 @@ def test_rank_says_who_it_is_and_names_nobody(folder: str, rank: int) -> None:
         "nccl",
     )
     text = gzip.decompress((TP2 / folder / entry.trace).read_bytes()).decode()
-    assert PRIVATE.search(text) is None
+    assert private(text) is None
     assert re.search(rf'"rank":{rank},"world_size":2', text)
     if entry.companion is not None:
         assert (TP2 / folder / entry.companion).is_file()
@@ -89,7 +89,7 @@ def test_rank_says_who_it_is_and_names_nobody(folder: str, rank: int) -> None:
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_manifest_holds_no_private_name(folder: str) -> None:
     """The manifest -> no path, no address; one of an eager companion names no companion of its own."""
-    assert PRIVATE.search((TP2 / folder / FOLDER_MANIFEST).read_text().replace('"../', '"')) is None
+    assert private((TP2 / folder / FOLDER_MANIFEST).read_text().replace('"../', '"')) is None
     assert (manifest(folder, 0).companion is not None) == (
         folder.startswith("cuda") and not folder.endswith("eager")
     )
