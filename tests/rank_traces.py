@@ -54,6 +54,9 @@ class RankSim:
         scopes: whether launches lie in annotations that name layers.
         graph: whether each step is one CUDA graph launch instead of a launch per kernel.
         clocks: one per rank.
+        arguments: (rank, number of the collective) -> arguments of its kernel over the usual ones.
+        device: the GPU's name.
+        hosts: rank -> its host's name.
     """
 
     ranks: int
@@ -71,6 +74,9 @@ class RankSim:
     clocks: dict[int, Clock] = field(default_factory=dict)
     seed: int = 0
     first_layer: int = 0
+    arguments: Callable[[int, int], dict[str, Any]] = lambda rank, number: {}
+    device: str = "NVIDIA H200"
+    hosts: dict[int, str] = field(default_factory=dict)
     _replay: dict[int, int] = field(default_factory=dict)
     _more: list[tuple[int, int, str, str, float, Callable[[int], bool]]] = field(default_factory=list)
     _pause: list[tuple[int, int, str, float, Callable[[int], bool]]] = field(default_factory=list)
@@ -92,7 +98,13 @@ class RankSim:
         """The traces, one per rank."""
         random = Random(self.seed)
         traces = [
-            KinetoTrace(rank=r, world_size=self.ranks, baseTimeNanoseconds=1_790_000_000_000_000_000)
+            KinetoTrace(
+                rank=r,
+                world_size=self.ranks,
+                device=self.device,
+                baseTimeNanoseconds=1_790_000_000_000_000_000,
+                **({"host_name": self.hosts[r]} if r in self.hosts else {}),
+            )
             for r in range(self.ranks)
         ]
         now = [1_000_000] * self.ranks  # true ns
@@ -166,6 +178,7 @@ class RankSim:
                     }  # fmt: skip
                     if self.seq:
                         said["Seq"] = number
+                    said |= self.arguments(r, number)
                 self._kernel(traces[r], r, self.kernel, now[r], end - now[r], scope, **said)
                 now[r] = end
 

@@ -34,3 +34,39 @@ def test_rounding_takes_relative_paths() -> None:
     assert shares["this project"] == shares["HTA, last step kept, rounding off"] == "+0.00 %"
     assert shares["HTA, last step kept"] == "-3.24 %"
     assert shares["HTA, default load"] == "-22.05 %"  # the last of five steps is dropped as well
+
+
+LINKS_CHECK = """
+import os, sys
+
+sys.path.insert(0, os.getcwd())
+import torch, torch.distributed as dist
+import benchmarks.links as links
+
+dist.init_process_group("gloo")
+links.check(links.NCCL, (4096,), "cpu")
+true = dist.all_reduce
+dist.all_reduce = lambda x, *more: true(x, *more) and None or x.mul_(1.01)
+try:
+    links.check((links.ALL_REDUCE,), (4096,), "cpu")
+except SystemExit as error:
+    print(error)
+dist.destroy_process_group()
+"""
+
+
+def test_links_tell_a_right_result_from_a_wrong_one(tmp_path: Path) -> None:
+    """Two processes on the CPU -> right collectives pass the check, sums 1 % too large do not."""
+    script = tmp_path / "check.py"
+    script.write_text(LINKS_CHECK)
+    said = run("torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
+    assert said.count("all_reduce of 4096 bytes is off by") == 2
+
+
+def test_links_need_two_gpus() -> None:
+    """A single process, or no GPU -> one line that says how to start it, exit 2."""
+    command = [sys.executable, "-m", "benchmarks.links"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert "torchrun --nproc-per-node 2" in ended.stderr

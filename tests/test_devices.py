@@ -15,6 +15,7 @@ from hta_dsv4.analysis.floors import compute_ns
         ("NVIDIA H100 80GB HBM3", "NVIDIA H100 SXM"),
         ("NVIDIA H100 PCIe", "NVIDIA H100 PCIe"),
         ("NVIDIA H20", "NVIDIA H20"),
+        ("NVIDIA GH200 480GB", "NVIDIA H100 SXM"),
         ("NVIDIA GB200", "NVIDIA GB200"),
         ("NVIDIA B200", "NVIDIA B200"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "NVIDIA RTX PRO 6000 Blackwell"),

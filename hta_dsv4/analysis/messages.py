@@ -126,7 +126,7 @@ def _said(text: str, name: str, how: str, rank: int) -> Message | None:
     members = _numbers(said.get("ranks"))
     ranks = _whole(said.get("size")) or (len(members) if members else 0)
     size = _size(kind, ranks, given, got)
-    if size is None:
+    if size is None or size * each >= 1 << 62:  # beyond what a table holds, and any memory
         return None
     wire = wire_bytes(kind, ranks, size)
     if kind == ALL_GATHER and given is not None and got is not None and got >= given:
@@ -171,7 +171,7 @@ def _uneven(
         if parts is None or len(parts) != len(members):
             return None
         total = sum(parts)
-        out.append(whole * (1 - parts[members.index(rank)] / total) if total else 0.0)
+        out.append(whole * (total - parts[members.index(rank)]) / total if total else 0.0)
     return max(out)
 
 
