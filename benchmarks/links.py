@@ -9,14 +9,16 @@ put into ``hta_dsv4/analysis/devices.toml``. Every result is checked against flo
   all bytes of an all-reduce, those of all ranks together of an all-gather or a reduce-scatter.
 * An all-reduce in one shot: each rank reads everyone's part and adds (torch's symmetric memory, no multicast).
 
-Each figure is of one CUDA graph of many calls on different buffers. ``call`` is the median replay over its calls, start
-to start, on the slower rank. ``kernel`` is the duration as a profiler shows it: of each call the shortest over the
-ranks, as the last to come waits for nobody; of those the median.
+A time is a kernel's duration as a profiler shows it, in a CUDA graph of many calls on different buffers: of each call
+the shortest over the ranks, as the last to come waits for nobody; of those the median. Replays are not timed from
+outside: the host hands over a graph of nothing but NCCL's kernels one by one, and 10 us lie between two of them. In a
+decode step, with other kernels around them, 2 us do.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import statistics
 import sys
 import time
@@ -35,7 +37,7 @@ from torch.profiler import ProfilerActivity, profile
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 SIZES = tuple(4 * KIB << i for i in range(17))
 POOL = GIB  # bytes of buffers that the calls of one graph go through, 4 to 100 of them
-REPLAYS = 15
+REPLAYS = 3  # looked at, after as many that are not
 ONE_SHOT_UP_TO = 4 * MIB  # every rank reads everything: for longer messages it is not meant
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ONE_SHOT = "all_reduce", "all_gather", "reduce_scatter", "one_shot"
 NCCL = (ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER)
@@ -47,14 +49,13 @@ class Figure:
 
     kind: str
     size: int
-    call: float
-    kernel: float
-    name: str
+    ns: float
+    kernel: str
 
     @property
     def bus(self) -> float:
         """Bytes that leave each GPU over the time of the kernel, 10^9 per second (NCCL's bus bandwidth)."""
-        return self.size * bus_factor(self.kind, dist.get_world_size()) / self.kernel
+        return self.size * bus_factor(self.kind, dist.get_world_size()) / self.ns
 
 
 def bus_factor(kind: str, ranks: int) -> float:
@@ -151,12 +152,12 @@ def check(kinds: tuple[str, ...], sizes: tuple[int, ...], device: str) -> None:
                 got, wanted = everyone[rank].clone(), total
                 dist.all_reduce(got)
             elif kind == ALL_GATHER:
-                got = torch.full((elements,), float("nan"), device=device, dtype=torch.bfloat16)
+                got = torch.full((part * ranks,), float("nan"), device=device, dtype=torch.bfloat16)
                 gather(got, everyone[rank][:part].contiguous())
                 wanted = torch.cat([x[:part] for x in everyone]).double()
             elif kind == REDUCE_SCATTER:
                 got = torch.full((part,), float("nan"), device=device, dtype=torch.bfloat16)
-                scatter(got, everyone[rank].clone())
+                scatter(got, everyone[rank][: part * ranks].clone())
                 wanted = total[rank * part : (rank + 1) * part]
             else:
                 if size > ONE_SHOT_UP_TO:
@@ -202,9 +203,9 @@ class Calls:
         self.pool = pools[0]
         self.pairs = list(zip(given, room, strict=True))
         if kind == ALL_GATHER:
-            self.pairs = [(x[:part], out) for x, out in self.pairs]
+            self.pairs = [(x[:part], out[: part * self.ranks]) for x, out in self.pairs]
         elif kind == REDUCE_SCATTER:
-            self.pairs = [(x, out[:part]) for x, out in self.pairs]
+            self.pairs = [(x[: part * self.ranks], out[:part]) for x, out in self.pairs]
         elif kind == ONE_SHOT:
             held = symmetric(whole)
             held.copy_(given[0])
@@ -243,24 +244,13 @@ def graph_of(calls: Calls) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def call_ns(graph: torch.cuda.CUDAGraph, calls: Calls) -> float:
-    """Median time per call, ns."""
-    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPLAYS + 2)]
-    for begin, end in marks:
-        begin.record()
-        graph.replay()
-        end.record()
-        calls.reset()
-    torch.cuda.synchronize()
-    return statistics.median(b.elapsed_time(e) for b, e in marks[2:]) * 1e6 / calls.number
-
-
 def kernels(graphs: list[tuple[torch.cuda.CUDAGraph, Calls]]) -> Iterator[tuple[list[float], str]]:
-    """Durations (ns, in order) and name of the kernels of one replay of each graph."""
+    """Durations (ns, in order) and name of the kernels of some replays of each graph."""
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         for graph, calls in graphs:
-            graph.replay()
-            calls.reset()
+            for _ in range(REPLAYS):
+                graph.replay()
+                calls.reset()
         torch.cuda.synchronize()
     mine = [
         e
@@ -268,12 +258,13 @@ def kernels(graphs: list[tuple[torch.cuda.CUDAGraph, Calls]]) -> Iterator[tuple[
         if e.device_type == DeviceType.CUDA and ("nccl" in e.name or "one_shot" in e.name)
     ]
     mine.sort(key=lambda e: e.time_range.start)
-    wanted = sum(c.number for _, c in graphs)
+    wanted = REPLAYS * sum(c.number for _, c in graphs)
     if len(mine) != wanted:
         raise SystemExit(f"benchmarks.links: the profiler saw {len(mine)} kernels of {wanted} calls")
     for _, calls in graphs:
-        first, mine = mine[: calls.number], mine[calls.number :]
-        yield [e.time_range.elapsed_us() * 1e3 for e in first], first[0].name.split("(")[0][:60]
+        number = REPLAYS * calls.number
+        first, mine = mine[:number], mine[number:]
+        yield [e.time_range.elapsed_us() * 1e3 for e in first], _plain(first[0].name)
 
 
 def measure(kinds: tuple[str, ...], device: str) -> list[Figure]:
@@ -285,16 +276,23 @@ def measure(kinds: tuple[str, ...], device: str) -> list[Figure]:
             if kind != ONE_SHOT or size <= ONE_SHOT_UP_TO:
                 calls = Calls(kind, size, pools)
                 graphs.append((graph_of(calls), calls))
-    call = torch.tensor([call_ns(*g) for g in graphs], device=device, dtype=torch.float64)
-    dist.all_reduce(call, dist.ReduceOp.MAX)
+    for graph, calls in graphs:
+        for _ in range(REPLAYS):
+            graph.replay()
+            calls.reset()
     seen = list(kernels(graphs))
     out = []
-    for (_, calls), ns, (took, name) in zip(graphs, call.tolist(), seen, strict=True):
+    for (_, calls), (took, name) in zip(graphs, seen, strict=True):
         shortest = torch.tensor(took, device=device, dtype=torch.float64)
         dist.all_reduce(shortest, dist.ReduceOp.MIN)
-        out.append(Figure(calls.kind, calls.size, ns, statistics.median(shortest.tolist()), name))
+        out.append(Figure(calls.kind, calls.size, statistics.median(shortest.tolist()), name))
     graphs.clear()  # a graph that holds collectives must go before the group does
     return out
+
+
+def _plain(kernel: str) -> str:
+    """A kernel's name without its template and arguments."""
+    return re.split(r"[<(]", kernel.replace("(anonymous namespace)::", "").removeprefix("void "))[0]
 
 
 def spell(size: int) -> str:
@@ -305,17 +303,15 @@ def printed(found: list[Figure], copied: dict[str, float]) -> None:
     """The table and the block."""
     for name, value in copied.items():
         print(f"{name:18s} {value:8.1f}")
-    print(f"\n{'kind':15s} {'size':>8s} {'call us':>10s} {'kernel us':>10s} {'bus GB/s':>9s}  kernel")
+    print(f"\n{'kind':15s} {'size':>8s} {'us':>8s} {'bus GB/s':>9s}  kernel")
     for f in found:
-        print(
-            f"{f.kind:15s} {spell(f.size):>8s} {f.call / 1e3:10.2f} {f.kernel / 1e3:10.2f} {f.bus:9.1f}  {f.name}"
-        )
+        print(f"{f.kind:15s} {spell(f.size):>8s} {f.ns / 1e3:8.2f} {f.bus:9.1f}  {f.kernel}")
     print(f"\n[device.link.measured]\nranks = {dist.get_world_size()}")
     for name, value in copied.items():
         print(f"{name} = {value:.1f}")
     print(f"sizes = {list(SIZES)}")
     for kind in dict.fromkeys(f.kind for f in found):
-        print(f"{kind}_ns = {[round(f.kernel) for f in found if f.kind == kind]}", flush=True)
+        print(f"{kind}_ns = {[round(f.ns) for f in found if f.kind == kind]}", flush=True)
 
 
 def main() -> int:
@@ -343,16 +339,15 @@ def main() -> int:
     tried = (4 * KIB, 256 * KIB, 16 * MIB)
     check(NCCL, tried, device)
     found = measure(NCCL, device)
-    if rank == 0:
-        printed(found, copied)
     try:
         check((ONE_SHOT,), tried, device)
         found += measure((ONE_SHOT,), device)
     except (ImportError, AttributeError, RuntimeError) as error:
-        print(f"rank {rank}: no all-reduce in one shot here: {str(error).splitlines()[0]}", flush=True)
+        print(f"rank {rank}: no all-reduce in one shot here: {str(error).splitlines()[0]}")
+        if rank == 0:
+            printed(found, copied)
         os._exit(1)  # the ranks may be at different places: torchrun ends the others
     if rank == 0:
-        print("\n--- with the all-reduce in one shot ---")
         printed(found, copied)
     dist.destroy_process_group()
     return 0

@@ -56,11 +56,11 @@ dist.destroy_process_group()
 
 
 def test_links_tell_a_right_result_from_a_wrong_one(tmp_path: Path) -> None:
-    """Two processes on the CPU -> right collectives pass the check, sums 1 % too large do not."""
+    """Three processes on the CPU -> right collectives pass the check, sums 1 % too large do not."""
     script = tmp_path / "check.py"
     script.write_text(LINKS_CHECK)
-    said = run("torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script))
-    assert said.count("all_reduce of 4096 bytes is off by") == 2
+    said = run("torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script))
+    assert said.count("all_reduce of 4096 bytes is off by") == 3
 
 
 def test_links_need_two_gpus() -> None:
