@@ -21,9 +21,9 @@ from fractions import Fraction
 
 MANY = 4
 """Launches at new sizes are those at the sizes that are gone, when they are at most this many times more or fewer."""
-# A judgement. Conserved work would tell launches that were divided from others, but it is not conserved: what is divided
-# into more launches is so because it grew. Between variants of the shipped campaign 3 of the 475 kernels that change
-# sizes keep their CTAs and bytes; 474 have at most 3 times as many launches afterwards, the other one 44 times as many.
+# A judgement. Conserved work would tell launches that were divided from others, but it is not conserved: what is
+# divided into more launches is so because it grew. Between variants of the shipped campaign 3 of the 475 kernels that
+# change sizes keep their CTAs and bytes; 474 have at most 3 times as many launches afterwards, the other one 44 times.
 
 Sizes = Mapping[Hashable, tuple[Fraction, Fraction]]
 """Size -> launches per step, more than 0, and their time per step in ns."""

@@ -43,8 +43,8 @@ def findings_grid(found: Findings, top: int = 0) -> Grid:
         notes.append(f"nothing over {100 * found.material:.0f} % of the step found")
     if found.ranked:
         notes.append(
-            "saves: GPU time, or wall time where it says launching; counted is what the findings before it leave; "
-            "ranked by likely saving x confidence"
+            "saves: GPU time, or wall time where it says launching or between; counted is what the findings before it "
+            "leave; ranked by likely saving x confidence"
         )
         gpu = sum(r.remaining.mid for r in found.ranked if r.remaining and r.finding.saves != WALL)
         if gpu:
