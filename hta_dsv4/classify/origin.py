@@ -77,6 +77,7 @@ class Origin:
     element: str = ""
 
 
+_MOST_JUDGED = 100_000
 NOWHERE = Origin(UNKNOWN, NONE, 0.0, "none")
 
 
@@ -99,6 +100,8 @@ class OriginRules:
         self.kernel_names = tuple(kernel_names)
         self.rules = tuple(sorted(rules, key=lambda r: -r.priority))
         self.kernel_roles = dict(kernel_roles)
+        # Variants of one model launch from the same few thousand places: judged once, found again in each.
+        self._judged: dict[tuple[str | None, str | None], Origin] = {}
 
     def of_path(self, path: Sequence[str], op: str | None = None) -> Origin:
         """Judge what stood around a launch.
@@ -118,6 +121,15 @@ class OriginRules:
                 kind, _, recorded = parts[depth]
                 return Origin(rule.origin, kind, CONFIDENCE[kind], rule.name, recorded)
         return NOWHERE
+
+    def _of_launch(self, path: str | None, op: str | None) -> Origin:
+        """As :meth:`of_path`, of a path as a table has it, remembered."""
+        found = self._judged.get((path, op))
+        if found is None:
+            if len(self._judged) >= _MOST_JUDGED:  # a trace whose names are all different
+                self._judged.clear()
+            found = self._judged[path, op] = self.of_path(path.split(col.SCOPE_SEP) if path else [], op)
+        return found
 
     def of_kernel(self, role: str, name: str = "") -> Origin:
         """What a kernel's role, or its name within the role, says of itself."""
@@ -174,13 +186,14 @@ class OriginRules:
         special = {role for role, _, _ in self.kernel_names}
         codes[3] = np.where(where_label(roles, special.__contains__), codes[3], -1)  # few roles ask for names
         back = encode(codes)
+        first = np.unique(back, return_index=True)[1]
+        texts = []
+        for column, code in zip(columns, codes, strict=True):
+            labels = column.cat.categories.tolist()
+            texts.append([str(labels[c]) if c >= 0 else None for c in code[first].tolist()])
         judged = []
-        for row in np.unique(back, return_index=True)[1].tolist():
-            path, op, role, name = (
-                str(column.cat.categories[code[row]]) if code[row] >= 0 else None
-                for column, code in zip(columns, codes, strict=True)
-            )
-            found = self.of_path(path.split(col.SCOPE_SEP) if path else [], op)
+        for path, op, role, name in zip(*texts, strict=True):
+            found = self._of_launch(path, op)
             if found is NOWHERE and role is not None:
                 found = self.of_kernel(role, name or "")
             judged.append(found)
