@@ -6,11 +6,10 @@ import re
 from typing import Any
 
 from hta_dsv4.analysis.collective_speed import CollectiveSpeeds, Speed
-from hta_dsv4.analysis.wire import SAID
 from hta_dsv4.present.grid import ABSENT, Grid, count, per_step, shown_of, us
 from hta_dsv4.present.kernel_names import shorten
 
-_KERNEL = re.compile(r"^nccl(?:Dev)?Kernel_(\w+)")
+_KERNEL = re.compile(r"^nccl(?:Dev)?Kernel_[A-Za-z]+_(\w+)")  # its kind stands beside it
 _VERDICTS = 3  # said in words, those that take most
 
 SPEED_COLUMNS = (
@@ -33,12 +32,12 @@ def speeds_grid(found: CollectiveSpeeds, top: int = 0) -> Grid:
     if rest:
         taken = sum(per_step(s.taken_ns, s.steps) for s in rest)
         number = sum(s.per_step for s in rest)
-        rows.append((f"({len(rest)} more)", "", "", "", "", count(number), "", us(taken), *[""] * 4))
+        rows.append((f"({len(rest)} more)", "", "", "", "", count(number), "", us(taken), *[""] * 3))
     holds = "with their waits" if any(s.upper for s in found.rows) else "waits taken off"
     steps = any(s.steps for s in found.rows)
     headers = (
-        "kind", "kernel", "size from", "ranks", "bytes", "a step" if steps else "count", "us each",
-        "us/step" if steps else "us", "algorithm GB/s", "bus GB/s", "% of link", "bound by",
+        "kind", "kernel", "size by", "ranks", "bytes", "a step" if steps else "count", "us each",
+        "us/step" if steps else "us", "bus GB/s", "% link", "bound by",
     )  # fmt: skip
     lead = tuple(s.sentence for s in shown if s.sentence)[:_VERDICTS]
     title = f"{found.label}: collectives by what they carry, {holds}"
@@ -51,13 +50,12 @@ def _cells(s: Speed) -> tuple[str, ...]:
     return (
         m.kind,
         plain[1] if plain else shorten(s.kernel, 40),
-        SAID[m.how].removeprefix("from "),
+        m.how,
         str(s.ranks) if s.ranks else ABSENT,
         ABSENT if m.nbytes is None else f"{m.nbytes:,}",
         count(s.per_step),
         us(round(s.each_ns)),
         us(per_step(s.taken_ns, s.steps)),
-        _rate(s.algorithm_gb_s),
         _rate(s.bus_gb_s),
         ABSENT if s.link_share is None else f"{100 * s.link_share:.1f}",
         s.bound or ABSENT,
