@@ -301,6 +301,35 @@ def test_another_grid_is_another_size(tmp_path: Path) -> None:
     assert only(graph_and_companion(tmp_path, (4, 1, 1)).collective_speeds()).message.how == "unknown"
 
 
+CUSTOM = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(vllm::RankData*)"
+ASKED = {
+    col.OP: "_C_custom_ar::all_reduce", col.OP_SHAPES: "[[],[32,4096],[32,4096],[],[]]",
+    col.OP_DTYPES: '["Scalar","c10::BFloat16","c10::BFloat16","Scalar","Scalar"]',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kernel", "more", "expected"),
+    [
+        (CUSTOM, {}, Message("all_reduce", 2, 262144, 262144.0, "trace")),
+        (CUSTOM.replace("2>", "4>"), {}, Message("all_reduce", 4, 262144, 393216.0, "trace")),
+        ("void one_shot_all_reduce_kernel<c10::BFloat16, 16, 2>", {}, Message("all_reduce", 0, 262144, None, "trace")),
+        ("void multimem_all_reduce_kernel<c10::BFloat16>", {},
+         Message("all_reduce", 0, 262144, None, "trace", switch=True)),
+        (CUSTOM, {col.OP: "aten::add"}, Message("all_reduce")),
+        (CUSTOM, {col.OP_SHAPES: "[[],[]]"}, Message("all_reduce")),
+        (CUSTOM, {col.LAUNCH_NAME: "cudaGraphLaunch", col.COMPANION_EXACT: False}, Message("all_reduce")),
+        (CUSTOM, {col.LAUNCH_NAME: "cudaGraphLaunch", col.COMPANION_EXACT: True},
+         Message("all_reduce", 2, 262144, 262144.0, "companion")),
+    ],
+)  # fmt: skip
+def test_custom_all_reduces_go_by_their_op(kernel: str, more: dict[str, Any], expected: Message) -> None:
+    """An engine's own all-reduce -> the first tensor of its op, its ranks by its template; in graphs by a companion."""
+    part = counted_of([(kernel, 0, 1000, {col.BUCKET: "communication"})])
+    acts = part.activities.assign(**{k: [v] for k, v in {**ASKED, **more}.items()})
+    assert messages(acts, part.step, part.steps, np.array([0]), None).distinct == (expected,)
+
+
 @pytest.mark.parametrize(
     ("name", "companion", "how"),
     [

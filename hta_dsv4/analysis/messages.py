@@ -1,8 +1,8 @@
 """Which message does each collective of a trace carry?
 
-A size is known from the trace's arguments of the kernel, else from those of its counterpart in a companion, else from
-the model where the step is the bundled one, whose collectives are known. Where ranks give unequal parts, the wire is of
-what the trace says of them.
+A size is known from the trace's arguments of the kernel, or from the shapes of the op that launched an all-reduce which
+is not NCCL's; else from its counterpart's in a companion; else from the model where the step is the bundled one, whose
+collectives are known. Where ranks give unequal parts, the wire is of what the trace says of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 
+from hta_dsv4.analysis.costs.shapes import operands
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.wire import (
     ALL_GATHER,
@@ -31,6 +32,7 @@ from hta_dsv4.analysis.wire import (
     kind_of,
     wire_bytes,
 )
+from hta_dsv4.classify.origin_columns import replayed
 from hta_dsv4.trace import activities as col
 
 _SWITCH = re.compile(r"NVLS|multimem|STMC", re.IGNORECASE)
@@ -41,6 +43,7 @@ _BYTES = {
     "uint16": 2, "uint32": 4, "uint64": 8, "complexfloat": 8, "complexdouble": 16, "qint8": 1, "quint8": 1,
     "float8e4m3fn": 1, "float8e5m2": 1, "float8e4m3fnuz": 1, "float8e5m2fnuz": 1, "float8e8m0fnu": 1,
 }  # fmt: skip
+_STAGES = re.compile(r"cross_device_reduce_\d?stage<[^,<>]+,\s*(\d{1,3})>")  # its ranks are in its template
 _LIST = re.compile(r"\[\s*\d{1,18}(\s*,\s*\d{1,18})*\s*\]")
 
 
@@ -84,15 +87,16 @@ def messages(
     """
     names = acts[col.NAME].astype(str).to_numpy()[rows]
     texts = [_texts(acts, c, rows) for c in (col.COLLECTIVE, col.COMPANION_COLLECTIVE)]
+    asked = _asked(acts, names, rows)
     model = _model(names, step[rows], steps, w) if w is not None else {}
     inside = step[rows] >= 0
     index: dict[Message, int] = {}
     seen: dict[tuple[Any, ...], int] = {}
     code = np.empty(len(rows), np.int64)
-    for i, key in enumerate(zip(names.tolist(), *texts, inside.tolist(), strict=True)):
+    for i, key in enumerate(zip(names.tolist(), *texts, asked, inside.tolist(), strict=True)):
         if key not in seen:
-            name, own, other, counted = key
-            found = _said(own, name, TRACE, rank) or _said(other, name, COMPANION, rank)
+            name, own, other, op, counted = key
+            found = _said(own, name, TRACE, rank) or _said(other, name, COMPANION, rank) or _of_op(name, op)
             kind = kind_of(name)
             if found is None and counted:
                 found = model.get(kind)
@@ -107,6 +111,39 @@ def _texts(acts: pd.DataFrame, column: str, rows: np.ndarray) -> list[str]:
         return [""] * len(rows)
     values = acts[column].iloc[rows].astype(object)
     return [str(x) for x in values.where(values.notna(), "")]
+
+
+def _asked(acts: pd.DataFrame, names: np.ndarray, rows: np.ndarray) -> list[tuple[str, str, str] | None]:
+    """Shapes and dtypes of the ops behind all-reduces that are not NCCL's, and where they come from.
+
+    A replayed kernel has those of its counterpart in a companion; another grid may be another size.
+    """
+    custom = np.array([kind_of(n) == ALL_REDUCE and not _NCCL.search(n) for n in names], dtype=bool)
+    if not custom.any() or col.OP not in acts:
+        return [None] * len(rows)
+    op, shapes, dtypes = (_texts(acts, c, rows) for c in (col.OP, col.OP_SHAPES, col.OP_DTYPES))
+    again = replayed(acts)[rows]
+    exact = acts[col.COMPANION_EXACT].to_numpy()[rows] if col.COMPANION_EXACT in acts else ~again
+    told = custom & (~again | exact) & [kind_of(o.rpartition(":")[2]) == ALL_REDUCE for o in op]
+    return [
+        (s, d, COMPANION if g else TRACE) if t else None
+        for s, d, g, t in zip(shapes, dtypes, again.tolist(), told.tolist(), strict=True)
+    ]
+
+
+def _of_op(name: str, op: tuple[str, str, str] | None) -> Message | None:
+    """The message of an all-reduce that is not NCCL's: its op's first tensor."""
+    first = (
+        None
+        if op is None
+        else next((o for o in operands(op[0], op[1]) if o is not None and o.shape and o.nbytes), None)
+    )
+    if op is None or first is None or first.nbytes >= 1 << 62:
+        return None
+    ranks = int(found[1]) if (found := _STAGES.search(name)) else 0
+    switch = bool(_SWITCH.search(name))
+    wire = None if switch else wire_bytes(ALL_REDUCE, ranks, first.nbytes)
+    return Message(ALL_REDUCE, ranks, first.nbytes, wire, op[2], switch=switch)
 
 
 def _said(text: str, name: str, how: str, rank: int) -> Message | None:

@@ -102,6 +102,7 @@ def from_companion(
     for column in _CARRIED:
         if column in companion:
             out[column] = _carried(table, column, hit, companion[column], source)
+    out[col.COMPANION_EXACT] = fit == EXACT
     if col.COLLECTIVE in companion:  # kept apart: its group and sequence number are those of another run
         same = hit[fit[hit] == EXACT]  # another grid may be another batch, and so another size
         out[col.COMPANION_COLLECTIVE] = _carried(

@@ -35,8 +35,8 @@ MISSING = "missing_ranks"
 WORTH = 0.01
 """Part of the GPU time below which communication is not looked at."""
 TELLING = 0.2
-"""A way that was measured faster counts from this part of the time: measurements are back to back, and with small kernels
-between them, as in a step, NCCL's all-reduce of 256 KiB took up to 15 % longer."""
+"""A way that was measured faster counts from this part of the time: it was measured back to back, and with small
+kernels between, as in a step, NCCL's all-reduce of 256 KiB takes up to 15 % longer."""
 
 
 def communicating(s: Subject) -> list[Finding]:
@@ -170,7 +170,8 @@ def _why_none(x: Speed | None, bare: float) -> str:
     best = _best(x)
     if best is None:
         return f"no other way to carry {size_said(x.message.nbytes or 0)} was measured on {x.ranks} such ranks{most}"
-    return f"nothing over {100 * TELLING:.0f} % faster was measured at this size ({best[1]} takes {said(best[0])}){most}"
+    found = f"{best[1]} takes {said(best[0])}"
+    return f"nothing over {100 * TELLING:.0f} % faster was measured at this size ({found}){most}"
 
 
 def _action(x: Speed | None, link: Link | None) -> str:
