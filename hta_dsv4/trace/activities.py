@@ -35,7 +35,7 @@ EXTERNAL_ID = "external_id"  # Int64: Kineto's "External id", links to the CPU o
 COLLECTIVE = "collective"
 # category of str: the same of its counterpart in a companion, for a kernel of a graph replay (added by classify)
 COMPANION_COLLECTIVE = "companion_collective"
-COMPANION_EXACT = "companion_exact"  # bool: its counterpart in a companion has the same grid, too (added by classify)
+COMPANION_EXACT = "companion_exact"  # bool: that counterpart has the same grid, too (added by classify)
 EVENT_INDEX = "event_index"  # int64: position in traceEvents (HTA's "index")
 # joined from the CPU side (absent from the table when read with cpu=False)
 LAUNCH_NAME = "launch_name"  # category: cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ...
