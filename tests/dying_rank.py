@@ -1,7 +1,7 @@
 """Run by test_dying_rank, as several processes: ``hta-dsv4 capture`` of which one rank ends badly.
 
-The first word is how (``die``: without a word; ``fail``: by a fault of its own; ``hang-up``: when all traces are
-written), the second which rank, the others are the command line's.
+The first word is how (``die``: without a word; ``stop``: it is stopped, as by SIGSTOP; ``fail``: by a fault of its own;
+``hang-up``: when all traces are written), the second which rank, the others are the command line's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from hta_dsv4.capture import rank_files
+from hta_dsv4.capture import lookout, rank_files
 from hta_dsv4.capture.workload import DecodeStep
 from hta_dsv4.cli.main import main
 from hta_dsv4.errors import HtaDsv4Error
@@ -27,9 +27,15 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def stop() -> None:
+    """As when the system freezes a process; what ends it is a kill."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 def plant() -> None:
     """Have this rank end in its third step, or when its trace is written."""
     torch.set_num_threads(1)
+    lookout.SILENT_S = 6.0
     if not MINE:
         return
     if HOW == "hang-up":
@@ -43,7 +49,7 @@ def plant() -> None:
         if calls == STEPS:
             if HOW == "fail":
                 raise HtaDsv4Error("out of memory (planted)")
-            die()
+            {"die": die, "stop": stop}[HOW]()
         return whole(self)
 
     DecodeStep.__call__ = step  # type: ignore[method-assign]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -33,8 +34,8 @@ def torchrun(out: Path, ranks: int, *words: str) -> tuple[list[int], str]:
     return [done.returncode], done.stderr
 
 
-def by_hand(out: Path, *words: str) -> tuple[list[int], str]:
-    """Exit codes and what two ranks wrote, started by something that ends nobody."""
+def by_hand(out: Path, *words: str, stopped: int | None = None) -> tuple[list[int], str]:
+    """Exit codes and what two ranks wrote, started by something that ends nobody but, last, one that is stopped."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -47,6 +48,9 @@ def by_hand(out: Path, *words: str) -> tuple[list[int], str]:
         )
         for rank in range(2)
     ]  # fmt: skip
+    if stopped is not None:
+        started[1 - stopped].wait(LONGEST_S)
+        started[stopped].kill()
     said = [process.communicate(timeout=LONGEST_S)[1] for process in started]
     return [process.returncode for process in started], "".join(said)
 
@@ -64,6 +68,19 @@ def test_a_rank_that_dies_under_torchrun(tmp_path):
     assert codes != [0]
     (line,) = lines(said)
     assert line.startswith("hta-dsv4: rank 1 ended before the capture did, so no trace is kept")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_that_is_stopped(tmp_path, who):
+    """A rank stopped (SIGSTOP) in its third step, also the one that keeps the store -> the other says so and ends."""
+    codes, said = by_hand(
+        tmp_path, str(HERE / "dying_rank.py"), "stop", str(who), *CAPTURE, "--out", str(tmp_path), stopped=who
+    )
+    assert codes[who] == -signal.SIGKILL
+    assert codes[1 - who] == 2
+    (line,) = lines(said)
+    assert f"rank {who} did not answer for 6 s, so no trace is kept" in line
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,9 +1,9 @@
 """Several ranks, one line: who says what ended a capture, and how the others end.
 
 A mistake that all ranks meet is said once, by the first to meet it. A rank's own fault names its rank. Where a rank
-dies without a word, those that it leaves in a collective notice, and one of them says which is gone. Ranks tell each
-other over the store by which they met; one that has nothing to say waits until the line is out, as ``torchrun`` ends
-all others as soon as one ends.
+dies without a word, or is stuck, the others notice, also in a collective (:mod:`~hta_dsv4.capture.lookout`), and one of
+them says which it is. Ranks tell each other over the store by which they met; one that has nothing to say waits until
+the line is out, as ``torchrun`` ends all others as soon as one ends.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
-import torch.distributed
-
+from hta_dsv4.capture.lookout import (
+    Lookout,
+    SilentError,
+    TerminatedError,
+    store_of_the_group,
+    store_of_torchrun,
+)
 from hta_dsv4.capture.parallel import Ranks
 from hta_dsv4.errors import HtaDsv4Error
 
@@ -32,12 +35,7 @@ CHECK_S, RUN_S, SPOKEN_S = 60.0, 2.0, 10.0
 _GONE = re.compile(
     r"connection (closed|reset|refused)|by peer|remote process|broken pipe|socket|timed out", re.I
 )
-dist: Any = torch.distributed  # whose stores are exported without their types
-_AGENT = "TORCHELASTIC_USE_AGENT_STORE"
-
-
-class TerminatedError(Exception):
-    """The process was asked to end (SIGTERM): by ``torchrun``, when another rank ended."""
+_STORE_S = 8.0  # that a store may take; torchrun kills those that have not ended after 30 s
 
 
 class Voice:
@@ -48,25 +46,20 @@ class Voice:
 
     Attributes:
         litter: folders to take away where the job ends before its end.
+        has_checked: whether this rank has found nothing wrong before they met.
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.litter: list[Path] = []
-        self._checked = False
+        self.has_checked = False
         self._store: Any = None
-        if (
-            not ranks.alone and os.environ.get(_AGENT) == "True"
-        ):  # torchrun's own store is there before the ranks meet
-            with suppress(RuntimeError, ValueError, KeyError):
-                host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-                store = dist.TCPStore(host, port, is_master=False, timeout=timedelta(seconds=30))
-                again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-                self._store = dist.PrefixStore(f"hta_dsv4/{again}", store)
+        if not ranks.alone:  # torchrun's own store is there before the ranks meet
+            self._store = store_of_torchrun()
 
     def checked(self) -> None:
         """Tell the others that this rank found nothing wrong before they meet."""
-        self._checked = True
+        self.has_checked = True
         self._tell("checked", "1")
 
     def last_words(self, error: BaseException) -> str | None:
@@ -76,11 +69,11 @@ class Voice:
             error: a fault of this rank (:class:`HtaDsv4Error`), or what a rank notices of another's end.
         """
         own = str(error) if isinstance(error, HtaDsv4Error) else None
-        store = self._store or _store_of_the_group()
+        store = self._store or store_of_the_group()
         if store is None:
-            if own and self.ranks.first and not self._checked:
+            if own and self.ranks.first and not self.has_checked:
                 return own  # what is wrong before the ranks meet is mostly wrong for all
-            return f"rank {self.ranks.rank}: {own or _ended([])}"
+            return f"rank {self.ranks.rank}: {own or _noticed(error, [])}"
         self._store = store
         try:
             self._tell("lost" if own is None else "fault", own or "1")
@@ -89,9 +82,9 @@ class Voice:
                 self._wait_for_the_line(store)
                 return None
         except RuntimeError:  # the store was another rank's, and is gone with it
-            return f"rank {self.ranks.rank}: {own or _ended([])}"
+            return f"rank {self.ranks.rank}: {own or _noticed(error, [])}"
         if own is None:
-            return _ended(silent)
+            return _noticed(error, silent)
         if len(faults) == self.ranks.world_size - 1 and set(faults.values()) == {own}:
             return own
         too = f" (and {len(faults)} more ranks failed)" if faults else ""
@@ -104,8 +97,8 @@ class Voice:
     def _others(self, store: Any) -> tuple[dict[int, str], list[int]]:
         """Faults of the other ranks, and ranks that say nothing, once all have spoken or time is over."""
         others = [r for r in range(self.ranks.world_size) if r != self.ranks.rank]
-        words = ("fault", "lost") if self._checked else ("fault", "lost", "checked")
-        until = time.monotonic() + (RUN_S if self._checked else CHECK_S)
+        words = ("fault", "lost") if self.has_checked else ("fault", "lost", "checked")
+        until = time.monotonic() + (RUN_S if self.has_checked else CHECK_S)
         while True:
             silent = [r for r in others if not any(store.check([f"{w}/{r}"]) for w in words)]
             if not silent or time.monotonic() > until:
@@ -141,23 +134,40 @@ def one_voice(ranks: Ranks, say: Callable[[str], None]) -> Iterator[Voice]:
     if ranks.alone:
         yield voice
         return
-    try:
-        with _term_as_error():
-            yield voice
-    except KeyboardInterrupt:  # the terminal sends it to every rank
-        if ranks.first:
-            say("interrupted")
-        _end(voice, 130)
-    except (HtaDsv4Error, RuntimeError, TerminatedError) as error:
-        if isinstance(error, RuntimeError) and not _GONE.search(str(error)):
-            raise
+    turn = (
+        threading.Lock()
+    )  # the main thread's, or that of the one that looks out: whoever is first ends the process
+
+    def end(error: BaseException) -> NoReturn:
+        turn.acquire()
         with suppress(ValueError):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the line comes first
-        words = voice.last_words(error)
+        if isinstance(error, KeyboardInterrupt):  # the terminal sends it to every rank
+            if ranks.first:
+                say("interrupted")
+            _end(voice, 130)
+        words = _in_time(voice, error)
         if words is not None:
             say(words)
             voice.spoken()
         _end(voice, 2)
+
+    try:
+        with Lookout(ranks, lambda: store_of_torchrun() or store_of_the_group(), end).on_watch():
+            yield voice
+    except (HtaDsv4Error, RuntimeError, KeyboardInterrupt) as error:
+        if isinstance(error, RuntimeError) and not _GONE.search(str(error)):
+            raise
+        end(error)
+
+
+def _in_time(voice: Voice, error: BaseException) -> str | None:
+    """What this rank has to say; also where the store, and whoever keeps it, is stuck."""
+    said: list[str | None] = []
+    thread = threading.Thread(target=lambda: said.append(voice.last_words(error)), daemon=True)
+    thread.start()
+    thread.join((RUN_S if voice.has_checked else CHECK_S) + SPOKEN_S + _STORE_S)
+    return said[0] if said else f"rank {voice.ranks.rank}: {_noticed(error, [])}"
 
 
 def _end(voice: Voice, code: int) -> NoReturn:
@@ -181,29 +191,17 @@ def end_process(code: int) -> NoReturn:
     os._exit(code)
 
 
-@contextmanager
-def _term_as_error() -> Iterator[None]:
-    """A polite kill unwinds, so that files that are half written go."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise TerminatedError(f"signal {number}")
-
-    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
-        yield
-        return
-    signal.signal(signal.SIGTERM, end)
-    yield
+def _noticed(error: BaseException, gone: list[int]) -> str:
+    """What a rank notices of others' end."""
+    no_trace = "so no trace is kept"
+    if isinstance(error, SilentError):
+        return f"{_which(error.silent)} did not answer for {error.seconds:.0f} s, {no_trace}; it hangs, or was stopped"
+    if isinstance(error, TerminatedError) and not gone:
+        return f"asked to end (SIGTERM) before the capture was over, {no_trace}"
+    return f"{_which(gone)} ended before the capture did, {no_trace}; its output or the system's log says why"
 
 
-def _store_of_the_group() -> Any:
-    """The store by which the ranks met, where they have."""
-    if not dist.is_initialized():
-        return None
-    return dist.PrefixStore("hta_dsv4", dist.distributed_c10d._get_default_store())
-
-
-def _ended(silent: list[int]) -> str:
-    who = "another rank" if len(silent) != 1 else f"rank {silent[0]}"
-    if len(silent) > 1:
-        who = f"ranks {', '.join(map(str, silent))}"
-    return f"{who} ended before the capture did, so no trace is kept; its output or the system's log says why"
+def _which(ranks: list[int]) -> str:
+    if not ranks:
+        return "another rank"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar
 
 import torch
@@ -19,6 +20,8 @@ import torch.distributed as dist
 from hta_dsv4.errors import HtaDsv4Error
 
 T = TypeVar("T")
+LONGEST = timedelta(minutes=10)
+"""How long a rank may wait for the others, to meet or in a collective: NCCL's own default; gloo's is thrice that."""
 _NEEDED = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -124,9 +127,9 @@ def process_group(ranks: Ranks, device: str) -> Iterator[None]:
     try:
         if backend == "nccl":
             torch.cuda.set_device(device)
-            dist.init_process_group(backend, device_id=torch.device(device))
+            dist.init_process_group(backend, device_id=torch.device(device), timeout=LONGEST)
         else:
-            dist.init_process_group(backend)
+            dist.init_process_group(backend, timeout=LONGEST)
     except (RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise HtaDsv4Error(
