@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from hta_dsv4.capture import command
+from hta_dsv4.capture import caches, command
 from hta_dsv4.capture.command import CaptureOptions, build_step, check_options
 from hta_dsv4.capture.config import FLASH, PRO, StepShape, model_config
 from hta_dsv4.capture.memory import least_bytes
@@ -45,6 +45,36 @@ def test_estimate_is_a_bound_and_near(tmp_path: Path, batch: int, context: int) 
     }
     said = least_bytes(model_config("tiny"), options.shape)
     assert said <= sum(stored.values()) < 3 * said
+
+
+@pytest.mark.parametrize(
+    ("indexer", "batch", "max_context", "peak"),
+    [
+        ("torch_fp32", 32, 1 << 20, 20.9), ("torch_fp32", 64, 1 << 20, 32.0), ("torch_fp32", 256, 1 << 20, 98.1),
+        ("triton", 32, 1 << 20, 11.3), ("triton", 256, 1 << 20, 20.6), ("triton", 1024, 1 << 16, 52.5),
+        ("triton", 4096, 1 << 16, 118.1),
+    ],
+)  # fmt: skip
+def test_estimate_is_near_what_an_h200_took(indexer: str, batch: int, max_context: int, peak: float) -> None:
+    """GB that torch had allocated at the most on an H200 -> never less than said, and at most 1.2 times it."""
+    said = least_bytes(FLASH, StepShape(batch, 4096, max_context), indexer) / 1e9
+    assert said < peak < 1.2 * said
+
+
+def test_pools_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool larger than is drawn at once -> as many pages, and every one of them drawn."""
+    generator = torch.Generator().manual_seed(1)
+    table = caches.page_table(3, 4, 4, 64, generator)
+    whole = caches.random_kv_pool(table, generator.manual_seed(2)).data
+    keys = caches.random_index_pool(table, generator.manual_seed(2)).data
+    monkeypatch.setattr(caches, "_AT_ONCE", 5 * 64)
+    parts = caches.random_kv_pool(table, generator.manual_seed(2)).data
+    assert parts.shape == whole.shape == (table.pool_pages, whole.shape[1])
+    assert table.pool_pages % 5
+    assert all(page.count_nonzero() > 30_000 for page in parts)
+    part_keys = caches.random_index_pool(table, generator.manual_seed(2)).data
+    assert part_keys.shape == keys.shape
+    assert all(page.count_nonzero() > 7_000 for page in part_keys)
 
 
 def test_what_was_captured_fits_its_gpu() -> None:

@@ -7,6 +7,7 @@ requests with nothing to write, so that a step needs no branch on device data.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from hta_dsv4.capture.config import C128_PAGE, HEAD_DIM, INDEX_DIM, KV_PAGE, WIN
 
 NOPE = 448  # unrotated channels, stored as e4m3
 INDEX_PAGE = 64
+_AT_ONCE = 1 << 20  # entries of a pool that are drawn together
 _RING = WINDOW // KV_PAGE + 1  # pages that always cover a window of 128 tokens
 
 
@@ -76,15 +78,41 @@ def make_tables(shape: StepShape, generator: torch.Generator) -> Tables:
 
 def random_kv_pool(table: PageTable, generator: torch.Generator) -> PagedKV:
     """A pool of unit-variance entries, quantised and paged."""
-    tokens = table.pool_pages * table.page_size
-    kv = torch.randn((tokens, HEAD_DIM), generator=generator, device=generator.device)
-    return pack_kv(kv, table.page_size)
+
+    def some(pages: int) -> torch.Tensor:
+        kv = torch.randn((pages * table.page_size, HEAD_DIM), generator=generator, device=generator.device)
+        return pack_kv(kv, table.page_size).data
+
+    return PagedKV(_in_parts(some, table), table.page_size)
 
 
 def random_index_pool(table: PageTable, generator: torch.Generator) -> PagedIndexK:
     """A pool of unit-variance index keys, quantised and paged."""
-    tokens = table.pool_pages * table.page_size
-    return pack_index_k(torch.randn((tokens, INDEX_DIM), generator=generator, device=generator.device))
+
+    def some(pages: int) -> torch.Tensor:
+        k = torch.randn((pages * table.page_size, INDEX_DIM), generator=generator, device=generator.device)
+        return pack_index_k(k).data
+
+    return PagedIndexK(_in_parts(some, table))
+
+
+def _in_parts(some: Callable[[int], torch.Tensor], table: PageTable) -> torch.Tensor:
+    """Pages of a pool, drawn some at a time: an entry takes ten times its bytes while it is quantised.
+
+    Args:
+        some: draws that many pages, [pages, bytes].
+        table: whose pool it is.
+    """
+    at_once = max(1, _AT_ONCE // table.page_size)
+    first = some(min(at_once, table.pool_pages))
+    if len(first) == table.pool_pages:
+        return first
+    whole = first.new_empty((table.pool_pages, first.shape[1]))
+    whole[: len(first)] = first
+    for begin in range(at_once, table.pool_pages, at_once):
+        part = some(min(at_once, table.pool_pages - begin))
+        whole[begin : begin + len(part)] = part
+    return whole
 
 
 def entry_slots(table: PageTable, entries: torch.Tensor) -> torch.Tensor:

@@ -167,7 +167,11 @@ def check_options(options: CaptureOptions) -> None:
 
 
 def _check_memory(config: ModelConfig, options: CaptureOptions) -> None:
-    needed, there = least_bytes(config, options.shape), memory_of(options.ranks.device(options.device))
+    switches = _switches(options)
+    # what the torch forms score a compiler may fuse
+    indexer = "triton" if switches.launch == "compile" else switches.indexer
+    needed = least_bytes(config, options.shape, indexer)
+    there = memory_of(options.ranks.device(options.device))
     if needed > there:
         where = "this machine" if options.device == "cpu" else "the GPU"
         raise HtaDsv4Error(

@@ -15,7 +15,8 @@ from hta_dsv4.capture.glue import rope_table
 from hta_dsv4.capture.weights import ModelWeights
 
 CACHE_BUDGET = 24 << 30  # bytes; past it, layers of one kind share cache memory in turn
-PAGE_BYTES = {"swa": 37_440, "c4": 37_440 + 8_448, "c128": 1_728}  # of c4: entries and index keys
+INDEX_PAGE_BYTES = 8_448
+PAGE_BYTES = {"swa": 37_440, "c4": 37_440 + INDEX_PAGE_BYTES, "c128": 1_728}  # of c4: entries and index keys
 
 
 @dataclass(frozen=True, slots=True)
