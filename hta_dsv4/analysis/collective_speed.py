@@ -8,7 +8,7 @@ bytes take at its bandwidth, and what NCCL takes for the smallest message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from hta_dsv4.analysis.collective_calls import AT, UNNAMED, called
 from hta_dsv4.analysis.communication import Communication
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.links import ONE_SHOT, Link
-from hta_dsv4.analysis.messages import messages
+from hta_dsv4.analysis.messages import Messages, messages
 from hta_dsv4.analysis.rank_parts import RankPart
 from hta_dsv4.analysis.waits import GroupWaits
 from hta_dsv4.analysis.wire import ALL_REDUCE, MODEL, Message, size_said, wire_bytes
@@ -167,24 +167,31 @@ def collective_speeds(
         rows = _of_one(parts[0], w, link)
     else:
         by_rank = {p.rank: p for p in parts}
-        rows = [s for g in said.groups for s in _of_group(g, by_rank, w, link, missing)]
+        # All of a rank's collectives at once: whether they are the model's is told by how many a step has.
+        told = {p.rank: _messages(p, w) for p in parts} if said.groups else {}
+        rows = [s for g in said.groups for s in _of_group(g, by_rank, told, link, missing)]
     rows.sort(key=lambda s: (-s.taken_ns, s.group, s.message.kind, s.kernel))
     return CollectiveSpeeds(said.label, tuple(rows), link, tuple(_notes(rows, link, no_link, len(parts))))
 
 
+def _messages(part: RankPart, w: Workload | None) -> Messages:
+    """What the collectives of one rank carry."""
+    rows = called(part)[0][AT].to_numpy(dtype=np.int64)
+    return messages(part.activities, part.step, part.steps, rows, w, part.rank)
+
+
 def _of_group(
-    g: GroupWaits, by_rank: dict[int, RankPart], w: Workload | None, link: Link | None, missing: bool
+    g: GroupWaits,
+    by_rank: Mapping[int, RankPart],
+    told: Mapping[int, Messages],
+    link: Link | None,
+    missing: bool,
 ) -> Iterable[Speed]:
     """The collectives of a group, by message and kernel."""
     which = np.flatnonzero(g.counted)
-    each = []
-    for rank, rows in zip(g.ranks, g.aligned.rows[:, which], strict=True):
-        p = by_rank[rank]
-        # All of the rank's collectives: whether they are those of the model is told by how many a step has.
-        everything = called(p)[0][AT].to_numpy(dtype=np.int64)
-        each.append(messages(p.activities, p.step, p.steps, everything, w, rank).at(rows))
+    each = [told[r].at(rows) for r, rows in zip(g.ranks, g.aligned.rows[:, which], strict=True)]
     first = by_rank[g.ranks[0]]
-    names = first.activities[col.NAME].astype(str).to_numpy()[g.aligned.rows[0, which]]
+    names = first.activities[col.NAME].iloc[g.aligned.rows[0, which]].astype(str)
     loaded = len(g.ranks) + len(g.aligned.absent)
     several = missing and g.aligned.group == UNNAMED
     found: dict[tuple[Message, str], list[int]] = {}
@@ -202,10 +209,11 @@ def _of_group(
 
 def _of_one(part: RankPart, w: Workload | None, link: Link | None) -> list[Speed]:
     """The collectives of one rank alone: their sizes, and times that hold its waits."""
-    rows = called(part)[0][AT].to_numpy(dtype=np.int64)
-    told = messages(part.activities, part.step, part.steps, rows, w, part.rank).at(rows)
+    found_of = _messages(part, w)
+    rows = found_of.rows
+    told = found_of.at(rows)
     counted = part.step[rows] >= 0 if part.steps else np.ones(len(rows), bool)
-    names = part.activities[col.NAME].astype(str).to_numpy()[rows]
+    names = part.activities[col.NAME].iloc[rows].astype(str).to_numpy()
     dur = part.end[rows] - part.start[rows]
     found: dict[tuple[Message, str], list[int]] = {}
     for k in np.flatnonzero(counted).tolist():

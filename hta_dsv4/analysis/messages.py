@@ -85,7 +85,7 @@ def messages(
         w: what was decoded, for the bundled step's sizes.
         rank: this rank's number, for its own part of unequal splits.
     """
-    names = acts[col.NAME].astype(str).to_numpy()[rows]
+    names = acts[col.NAME].iloc[rows].astype(str).to_numpy()
     texts = [_texts(acts, c, rows) for c in (col.COLLECTIVE, col.COMPANION_COLLECTIVE)]
     asked = _asked(acts, names, rows)
     model = _model(names, step[rows], steps, w) if w is not None else {}
