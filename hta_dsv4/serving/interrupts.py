@@ -42,7 +42,8 @@ def run_interruptibly(
     def interrupt() -> None:
         interrupts.count += 1
         if interrupts.count == 1:
-            say(f"interrupted: ending {ending}; once more to leave at once")
+            with suppress(OSError):  # where it was the terminal that went
+                say(f"interrupted: ending {ending}; once more to leave at once")
         if interrupts.cancel is not None:
             interrupts.cancel()
 
@@ -69,7 +70,9 @@ async def _cancellable(
     assert task is not None
     interrupts.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
     handled = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in (getattr(signal, name, None) for name in ("SIGINT", "SIGTERM", "SIGHUP")):
+        if number is None:  # not POSIX
+            continue
         before = signal.getsignal(number)
         if before is signal.SIG_IGN:  # as in the background
             continue

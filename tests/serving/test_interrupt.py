@@ -156,9 +156,9 @@ asyncio.run(cell(1500))
     assert 0 < int(last[-1]) < 1500
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_sweep_interrupted(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C or a polite kill in the third of many measurements -> exit 130, no stream left, those made are kept."""
+    """Ctrl-C, a polite kill, a closed terminal in the third -> exit 130, no stream left, those made are kept."""
     out = tmp_path / "record.json"
     with serve(folder_in(tmp_path)) as server:
         with subprocess.Popen(
