@@ -13,6 +13,7 @@ as zeros switch fewer transistors and clock higher.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import sys
 from collections.abc import Callable
@@ -154,6 +155,7 @@ def measure() -> dict[str, float]:
 
 def main() -> int:
     """Print the table and the block."""
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     if not torch.cuda.is_available():
         print("benchmarks.ceilings: no CUDA device; this measures one", file=sys.stderr)
         return 2

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.generate import Plan, generate
+from benchmarks.words import folder, last_line, whole
 
 ONE = "one process"
 HEADERS = (
@@ -73,35 +74,37 @@ def measure(folder: str, where: str) -> dict[str, Any]:
 def fresh(folder: Path, where: str) -> dict[str, Any]:
     """The same in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.cluster", "--measure", where, "--folder", str(folder)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{where}: {last_line(done.stderr)}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--ranks", type=int, nargs="*", default=[10, 100, 1000])
-    parser.add_argument("--kernels", type=int, default=120, help="per step; 2 steps")
+    parser.add_argument("--ranks", type=whole(1), nargs="+", default=[10, 100, 1000])
+    parser.add_argument("--kernels", type=whole(1), default=120, help="per step; 2 steps")
     parser.add_argument("--address", help="a scheduler, beside one process and local workers")
-    parser.add_argument("--folder", help="where traces are written; seen by all workers")
+    parser.add_argument("--folder", type=folder, help="where traces are written; seen by all workers")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.measure:
-        print(json.dumps(measure(asked.folder, asked.measure)))
+        print(json.dumps(measure(str(asked.folder), asked.measure)))
         return
     rows = [ONE, f"local:{max(os.cpu_count() or 1, 2)}", *([asked.address] if asked.address else [])]
     print(f"| {' | '.join(HEADERS)} | peak MB, asking |\n|{'---|' * (len(HEADERS) + 1)}")
     with tempfile.TemporaryDirectory(dir=asked.folder) as place:
-        folder, made = Path(place), 0
+        traces, made = Path(place), 0
         for ranks in sorted(asked.ranks):
             for rank in range(made, ranks):
                 plan = Plan(steps=2, kernels_per_step=asked.kernels, rank=rank, world_size=ranks, seed=rank)
-                generate(folder / f"rank{rank}.json.gz", plan)
+                generate(traces / f"rank{rank}.json.gz", plan)
             made = ranks
-            size = sum(p.stat().st_size for p in folder.iterdir()) / 1e6
+            size = sum(p.stat().st_size for p in traces.iterdir()) / 1e6
             digests = set()
             for where in rows:
-                found = fresh(folder, where)
+                found = fresh(traces, where)
                 digests.add(found["digest"])
                 total = found["cpu"] + found["workers"]
                 print(

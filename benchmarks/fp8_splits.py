@@ -7,6 +7,7 @@ own, together several times L2. It is the check that the finding on underfilled 
 
 from __future__ import annotations
 
+import argparse
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -66,6 +67,7 @@ def microseconds(calls: Sequence[Callable[[], torch.Tensor]]) -> float:
 
 def main() -> None:
     """Check every split against the undivided product, then time it."""
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("fp8_splits: needs a CUDA GPU")
     torch.manual_seed(0)

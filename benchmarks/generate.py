@@ -23,6 +23,7 @@ import numpy as np
 from benchmarks.decode_mix import DTOH, HTOD, KERNEL, LAYER, MEMCPY, MEMSET, ZERO
 from benchmarks.decode_step import Plan, Step, simulate
 from benchmarks.kineto_text import heads_of, text_head, text_tail, write_cpu, write_gpu
+from benchmarks.words import share, whole, writable
 
 __all__ = ["Expected", "Plan", "generate"]
 
@@ -111,15 +112,15 @@ def generate(path: str | Path, plan: Plan | None = None) -> Expected:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a realistic decode trace and print its exact totals.")
-    parser.add_argument("path", type=Path, help="output file; .gz compresses")
-    parser.add_argument("--kernels-per-step", type=int, default=6000)
-    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("path", type=writable, help="output file; .gz compresses")
+    parser.add_argument("--kernels-per-step", type=whole(1), default=6000)
+    parser.add_argument("--steps", type=whole(1), default=10)
     parser.add_argument("--graph", action="store_true", help="one cudaGraphLaunch per step")
     parser.add_argument("--graph-nodes", action="store_true", help="write graph node ids (newer Kineto)")
-    parser.add_argument("--overlap", type=float, default=0.0, help="share of kernels starting early (PDL)")
+    parser.add_argument("--overlap", type=share, default=0.0, help="share of kernels starting early (PDL)")
     parser.add_argument("--compiled", action="store_true", help="torch.compile's CPU launch rows (stream 0)")
-    parser.add_argument("--python-frames", type=int, default=0, help="python_function events per kernel")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--python-frames", type=whole(0), default=0, help="python_function events per kernel")
+    parser.add_argument("--seed", type=whole(0), default=0)
     options = vars(parser.parse_args())
     path = options.pop("path")
     totals = asdict(generate(path, Plan(**options)))

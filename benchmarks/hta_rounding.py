@@ -9,6 +9,7 @@ step kept, which leaves rounding alone; and with rounding off as well.
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import os
@@ -18,6 +19,9 @@ import tempfile
 import warnings
 from pathlib import Path
 from typing import Any
+
+from benchmarks.words import last_line, readable
+from hta_dsv4.errors import HtaDsv4Error
 
 LOADS = {
     "default": ("HTA, default load", {"HTA_DISABLE_NS_ROUNDING": "0"}, False),
@@ -90,7 +94,7 @@ def table(path: Path) -> str:
         ]  # HTA takes a relative path as one below its own default folder
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
         if done.returncode:
-            raise SystemExit(f"HTA failed on {path}:\n{done.stderr.strip()}")
+            raise SystemExit(f"HTA failed on {path}: {last_line(done.stderr)}")
         found[key] = (label, json.loads(done.stdout.splitlines()[-1]))
     exact = found["ours"][1]["sum_us"]
     lines = [
@@ -106,19 +110,25 @@ def table(path: Path) -> str:
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    if arguments[:1] == ["--one"]:
-        print(json.dumps(hta_totals(arguments[2], LOADS[arguments[1]][2])))
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("traces", type=readable, nargs="*", help="a generated one by default")
+    parser.add_argument("--one", choices=list(LOADS), help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    paths = asked.traces
+    if asked.one:
+        print(json.dumps(hta_totals(str(paths[0]), LOADS[asked.one][2])))
         return
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(argument) for argument in arguments]
         if not paths:
             from benchmarks.generate import generate
 
             paths = [Path(folder) / "decode.json.gz"]
             generate(paths[0])
         for path in paths:
-            print(f"{path.name}\n\n{table(path)}\n")
+            try:
+                print(f"{path.name}\n\n{table(path)}\n")
+            except HtaDsv4Error as error:
+                raise SystemExit(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ decode step, with other kernels around them, 2 us do.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import statistics
@@ -316,6 +317,7 @@ def printed(found: list[Figure], copied: dict[str, float]) -> None:
 
 def main() -> int:
     """Check, measure, print the table and the block."""
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     rank, ranks = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if not torch.cuda.is_available() or torch.cuda.device_count() < ranks or ranks < 2:
         print(

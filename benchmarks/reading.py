@@ -32,6 +32,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from benchmarks.words import last_line, readable, whole
+
 KERNELS_PER_STEP = 6000
 FIGURES = ("seconds", "cpu_seconds", "peak_mb", "over_import_mb")
 Read = Callable[[str], "tuple[int, float] | None"]
@@ -78,7 +80,10 @@ def _warm(path: Path, folder: Path) -> None:
         "import sys; from hta_dsv4.trace import cache; from hta_dsv4.trace.reader import read_trace;"
         "cache.MIN_JSON_BYTES = cache.MIN_FILE_BYTES = 0; read_trace(sys.argv[1])"
     )
-    subprocess.run([sys.executable, "-c", code, str(path.resolve())], check=True, env=_with_cache(folder))
+    command = [sys.executable, "-c", code, str(path.resolve())]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=_with_cache(folder))
+    if done.returncode:
+        raise SystemExit(f"{path} is not read: {last_line(done.stderr)}")
 
 
 def _with_cache(folder: Path) -> dict[str, str]:
@@ -235,7 +240,7 @@ def run(name: str, path: Path, cache: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.reading", "--one", name, "--trace", str(path.resolve())]
     done = subprocess.run(command, capture_output=True, text=True, env=_with_cache(cache))
     if done.returncode:
-        raise SystemExit(f"{name} failed on {path}:\n{done.stderr.strip()}")
+        raise SystemExit(f"{name} failed on {path}: {last_line(done.stderr)}")
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
@@ -280,10 +285,10 @@ def compare(path: Path, names: list[str], rounds: int, exact_us: float | None) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare trace readers; prints a Markdown table.")
-    parser.add_argument("--size", type=int, default=60_000, help="kernels in the generated trace")
-    parser.add_argument("--rounds", type=int, default=3, help="processes per reader")
+    parser.add_argument("--size", type=whole(1), default=60_000, help="kernels in the generated trace")
+    parser.add_argument("--rounds", type=whole(1), default=3, help="processes per reader")
     parser.add_argument("--plain", action="store_true", help="do not gzip the generated trace")
-    parser.add_argument("--trace", type=Path, help="measure on this file instead of a generated one")
+    parser.add_argument("--trace", type=readable, help="measure on this file instead of a generated one")
     parser.add_argument(
         "--only", nargs="+", choices=list(READERS), help="these readers; the first is the yardstick"
     )

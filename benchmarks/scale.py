@@ -23,6 +23,7 @@ from isal import igzip
 
 from benchmarks.generate import Expected, Plan, generate
 from benchmarks.reading import KERNELS_PER_STEP, READERS, run
+from benchmarks.words import above_0, folder, whole
 
 BYTES_PER_KERNEL, BYTES_PER_FRAME = 1588, 272  # of the generated JSON
 HTA_GB = 0.6
@@ -83,14 +84,14 @@ def main() -> None:
         description="Measure readers on traces of growing size; prints Markdown."
     )
     parser.add_argument(
-        "--gb", type=float, nargs="+", default=[0.1, 0.5, 2.0], help="GB of JSON (10^9 bytes)"
+        "--gb", type=above_0, nargs="+", default=[0.1, 0.5, 2.0], help="GB of JSON (10^9 bytes)"
     )
-    parser.add_argument("--kernels", type=int, help="one trace of that many kernels instead")
+    parser.add_argument("--kernels", type=whole(1), help="one trace of that many kernels instead")
     parser.add_argument("--plain", action="store_true", help="do not gzip")
-    parser.add_argument("--frames", type=int, default=0, help="Python frames per kernel")
-    parser.add_argument("--rounds", type=int, default=1, help="processes per reader")
+    parser.add_argument("--frames", type=whole(0), default=0, help="Python frames per kernel")
+    parser.add_argument("--rounds", type=whole(1), default=1, help="processes per reader")
     parser.add_argument("--only", nargs="+", choices=list(READERS), help="these readers")
-    parser.add_argument("--folder", type=Path, help="where the traces are written; the system's by default")
+    parser.add_argument("--folder", type=folder, help="where the traces are written; the system's by default")
     options = parser.parse_args()
     per_step = KERNELS_PER_STEP * (BYTES_PER_KERNEL + options.frames * BYTES_PER_FRAME)
     steps = [max(1, round(gb * 1e9 / per_step)) for gb in options.gb]
@@ -101,8 +102,8 @@ def main() -> None:
         flush=True,
     )
     for count in steps:
-        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            path = Path(folder) / ("decode.json" if options.plain else "decode.json.gz")
+        with tempfile.TemporaryDirectory(dir=options.folder) as place:
+            path = Path(place) / ("decode.json" if options.plain else "decode.json.gz")
             expected = generate(path, Plan(steps=count, python_frames=options.frames))
             json_gb = json_bytes(path) / 1e9
             names = list(options.only or NAMES)

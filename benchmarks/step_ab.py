@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks.words import whole
 from hta_dsv4.capture.clock import StepClock
 from hta_dsv4.capture.config import StepShape
 from hta_dsv4.capture.launch import as_cuda_graph
@@ -58,8 +59,10 @@ def on_end(replay: Callable[[], object]) -> float:
 def main() -> None:
     """Capture, take turns, print."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--variants", nargs="+", default=["cuda_graph", "tuned", "fp8_split"])
-    parser.add_argument("--concurrency", type=int, default=32)
+    parser.add_argument(
+        "--variants", nargs="+", choices=list(VARIANTS), default=["cuda_graph", "tuned", "fp8_split"]
+    )
+    parser.add_argument("--concurrency", type=whole(1), default=32)
     args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("step_ab: needs a CUDA GPU")

@@ -19,6 +19,7 @@ and took a third less), except that of ``cuda_graph``, which no host delays: the
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 
 import hta_dsv4
@@ -138,6 +139,7 @@ def outcomes() -> list[Outcome]:
 
 def main() -> None:
     """Print the table."""
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     print(f"from {BASE}; ms per step")
     head = (
         "variant",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -34,6 +35,49 @@ def test_rounding_takes_relative_paths() -> None:
     assert shares["this project"] == shares["HTA, last step kept, rounding off"] == "+0.00 %"
     assert shares["HTA, last step kept"] == "-3.24 %"
     assert shares["HTA, default load"] == "-22.05 %"  # the last of five steps is dropped as well
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("generate /no/folder/x.gz", "/no/folder/x.gz: cannot be written"),
+        ("generate tests", "tests: cannot be written"),
+        ("generate x.json --kernels-per-step 0", "'0': give a whole number from 1 on"),
+        ("generate x.json --overlap nan", "'nan': give a number from 0 to below 1"),
+        ("hta_rounding /no/trace", "/no/trace: no such file"),
+        ("hta_rounding README.md", "README.md: not a trace"),
+        ("reading --trace tests", "tests: no such file"),
+        ("reading --rounds 0", "'0': give a whole number from 1 on"),
+        ("scale --gb 0.1 nan", "'nan': give a number above 0"),
+        ("scale --kernels -1", "'-1': give a whole number from 1 on"),
+        ("scale --folder /no/folder", "/no/folder: no folder"),
+        ("cluster --ranks 2 0", "'0': give a whole number from 1 on"),
+        ("cluster --folder README.md", "README.md: no folder"),
+        ("whatif_campaign --base mma", "unrecognized arguments: --base mma"),
+    ],
+)
+def test_what_an_option_cannot_be(
+    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file, folder or number that cannot be -> said in one line before anything is measured."""
+    name, *more = words.split()
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", [name, *more])
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"benchmarks.{name}").main()
+    last = (capsys.readouterr().err or str(ended.value)).splitlines()[-1]
+    assert said in last
+    assert ended.value.code not in (0, None)
+
+
+def test_a_reader_that_fails_is_one_line() -> None:
+    """A file that is no trace -> which reader failed and why, without its traceback."""
+    command = [sys.executable, "-m", "benchmarks.reading", "--trace", "README.md", "--only", "full"]
+    ended = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "full failed on README.md" in ended.stderr
+    assert "not a trace" in ended.stderr
 
 
 LINKS_CHECK = """

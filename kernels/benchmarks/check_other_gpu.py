@@ -19,6 +19,7 @@ import torch
 from dsv4_kernels import mhc_fused, paged_logits
 from dsv4_kernels.indexer import indexer_logits
 from graph_timing import copy_bytes_per_us, median_us, need_gpu
+from words import no_options
 
 
 def sweep_logits() -> None:
@@ -91,4 +92,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    no_options(__doc__)
     sys.exit(main())

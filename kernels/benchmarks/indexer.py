@@ -9,6 +9,7 @@ import torch
 from dsv4_kernels.indexer import PagedIndexK, indexer_logits, indexer_topk
 from graph_timing import copy_bytes_per_us, median_us, need_gpu, poisoned, relative
 from read_ceiling import read_bytes_per_us
+from words import no_options
 
 WIDTH = 262_144  # 1,048,576 tokens of context / 4
 LENGTHS = (2048, 32_768, 262_144)  # contexts of 8K, 128K and 1M
@@ -121,4 +122,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_options(__doc__)
     main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from dsv4_kernels.mhc import MhcWeights, hc_head, mhc_post, mhc_pre
 from graph_timing import copy_bytes_per_us, median_us, need_gpu, poisoned, relative
+from words import no_options
 
 DIM = 4096
 SITES = 86
@@ -81,4 +82,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_options(__doc__)
     main()

@@ -9,6 +9,7 @@ import torch
 from dsv4_kernels.moe_fp4 import Fp4Experts, moe_fp4, random_experts, route
 from graph_timing import copy_bytes_per_us, median_us, need_gpu, poisoned, relative
 from read_ceiling import read_bytes_per_us
+from words import no_options
 
 DIM, INTER, EXPERTS = 4096, 2048, 256
 
@@ -95,4 +96,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    no_options(__doc__)
     main()

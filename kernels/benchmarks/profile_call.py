@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dsv4_kernels.decode import run_call
 from graph_timing import need_gpu
 from sparse_mla import EXTRA_PAGE, MAIN_PAGE, SHAPES, make_calls, make_pool
+from words import at_least_1
 
 CALLS = 8
 
@@ -31,7 +32,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", choices=list(SHAPES), default="128+512")
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=at_least_1, default=128)
     parser.add_argument("--variant", choices=["mma", "split_k", "hopper", "auto"], default="auto")
     options = parser.parse_args()
     need_gpu("profile_call.py")

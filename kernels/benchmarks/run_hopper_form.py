@@ -9,6 +9,7 @@ the code, but for ``consan``, whose own code stands between barriers and arrival
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 
@@ -16,11 +17,13 @@ import torch
 import triton
 from attention_cases import MAX_ERROR, make_case
 from dsv4_kernels.decode import run_choice
-from dsv4_kernels.hopper_select import Choice
+from dsv4_kernels.hopper_select import FORMS, Choice
 from dsv4_kernels.reference import reference_attention, relative_error
 from dsv4_kernels.select import combine_config
+from graph_timing import need_gpu
 from ptx_handover import count_arrivals, every_thread_arrives, find_faults
 from triton.backends.nvidia.compiler import CUDABackend
+from words import at_least_1
 
 
 def prepare(way: str) -> None:
@@ -41,14 +44,20 @@ def prepare(way: str) -> None:
 
 def main() -> None:
     """Run what the arguments name."""
-    form, way, *counts = sys.argv[1:]
-    if way not in ("plain", "racecheck", "consan") or not counts:
-        sys.exit("usage: run_hopper_form.py FORM plain|racecheck|consan SPLITS...")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("form", choices=list(FORMS))
+    parser.add_argument("way", choices=("plain", "racecheck", "consan"))
+    parser.add_argument("splits", nargs="+", type=at_least_1)
+    asked = parser.parse_args()
+    form, way = asked.form, asked.way
+    need_gpu("run_hopper_form.py")
     prepare(way)
     call = make_case(3, (128, 512), "ragged", seed=3)
     expected = reference_attention(call)[0]
     choice = Choice(form, combine_config(call.rows, call.heads))
-    runs = [int(count) for count in counts for _ in range(200 if way == "plain" else 1)]
+    runs = [count for count in asked.splits for _ in range(200 if way == "plain" else 1)]
     errors = [relative_error(run_choice(call, choice, count)[0], expected) for count in runs]
     wrong = sum(not error <= MAX_ERROR for error in errors)
     print(f"result: {wrong} of {len(runs)} wrong")

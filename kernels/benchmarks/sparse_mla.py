@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dsv4_kernels.call import DecodeCall, make_call
 from dsv4_kernels.decode import Variant, run_call
 from dsv4_kernels.layout import PagedKV, pack_kv, page_bytes
+from words import at_least_1, writable
 
 HEADS = 64
 MAIN_PAGE, EXTRA_PAGE = 128, 64
@@ -223,14 +224,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=["128+512"])
-    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
+    parser.add_argument("--batches", nargs="+", type=at_least_1, default=list(BATCHES))
     parser.add_argument(
         "--variants",
         nargs="+",
         choices=["simt", "mma", "split_k", "hopper", "auto"],
         default=["simt", "mma", "split_k", "auto"],
     )
-    parser.add_argument("--out", type=Path, help="also write the rows as JSON")
+    parser.add_argument("--out", type=writable, help="also write the rows as JSON")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("sparse_mla.py: no CUDA device; this benchmark times kernels and needs one")

@@ -30,6 +30,7 @@ from dsv4_kernels.hopper_support import unavailable
 from dsv4_kernels.layout import PagedKV
 from dsv4_kernels.select import CombineConfig, combine_config, split_configs
 from sparse_mla import EXTRA_PAGE, HEADS, MAIN_PAGE, SHAPES, cold_count, make_calls, make_pool, time_calls
+from words import at_least_1, writable
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILES = tuple(
@@ -116,8 +117,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shapes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--batches", nargs="+", type=int, default=list(BATCHES))
-    parser.add_argument("--out", type=Path, required=True, help="where the choices go")
+    parser.add_argument("--batches", nargs="+", type=at_least_1, default=list(BATCHES))
+    parser.add_argument("--out", type=writable, required=True, help="where the choices go")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("tune_hopper.py: no CUDA device; this measures kernels and needs one")

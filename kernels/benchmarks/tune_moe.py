@@ -8,9 +8,9 @@ routing, and a replay reads over 1 GB of weights. Kernels are compiled first, in
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +22,7 @@ from dsv4_kernels.moe_fp4 import Fp4Experts, moe_fp4, random_experts
 from dsv4_kernels.moe_select import Choice, Tile
 from graph_timing import copy_bytes_per_us, median_us, need_gpu
 from moe_fp4 import DIM, EXPERTS, INTER, generate_tokens
+from words import at_least_1
 
 TILES = tuple(
     Tile(rows, block_k, stages, 1)
@@ -80,11 +81,25 @@ def sweep(experts: Fp4Experts, tokens: int, ceiling: float) -> None:
             )
 
 
+def format_or_tokens(text: str) -> str | int:
+    """What may stand behind the script's name."""
+    if text in ("mxfp4", "nvfp4"):
+        return text
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}: give mxfp4, nvfp4 or a number of tokens")
+    return at_least_1(text)
+
+
 def main() -> None:
     """Compile, then time."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("words", nargs="*", type=format_or_tokens, help="mxfp4, nvfp4, numbers of tokens")
+    words = parser.parse_args().words
     need_gpu("tune_moe.py")
-    formats = [name for name in sys.argv[1:] if not name.isdigit()] or ["mxfp4"]
-    batches = [int(name) for name in sys.argv[1:] if name.isdigit()] or [1, 4, 32, 128]
+    formats = [word for word in words if isinstance(word, str)] or ["mxfp4"]
+    batches = [word for word in words if isinstance(word, int)] or [1, 4, 32, 128]
     workers = min(os.cpu_count() or 1, len(TILES) * len(PLACES))
     with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
         jobs = [
