@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +21,7 @@ from hta_dsv4.analysis.findings.fp32_products import fp32_products
 from hta_dsv4.analysis.findings.glue_chains import glue_chains
 from hta_dsv4.analysis.findings.ranking import rank
 from hta_dsv4.analysis.findings.redundant_reads import redundant_reads
-from hta_dsv4.analysis.findings.underfilled import split_count, underfilled
+from hta_dsv4.analysis.findings.underfilled import best_split, split_count, underfilled
 from hta_dsv4.present.findings_grid import finding_grids, findings_grid, title
 from hta_dsv4.trace import activities as col
 from tests.findings_made import (
@@ -137,6 +138,26 @@ def test_tokens_limit_a_split():
 def test_full_or_short_launches_are_not_split(ctas, dur):
     """A CTA for each SM, or 4 us -> nothing to split."""
     assert not underfilled(subject_of([gpu("k", 0, dur, ctas), SMALL]))
+
+
+@pytest.mark.parametrize(
+    ("ctas", "most", "capacity", "count", "part"),
+    [
+        (128, 2, 132, 1, 1.0), (96, 2, 132, 1, 1.0), (128, 2, 396, 2, 0.5),  # one CTA an SM: 256 take two waves
+        (32, 5, 132, 4, 0.25), (64, 3, 528, 3, 1 / 3), (2, 16, math.nan, 16, 1 / 16), (132, 1, 132, 1, 1.0),
+    ],
+)  # fmt: skip
+def test_a_split_that_makes_a_second_wave_wins_nothing(ctas, most, capacity, count, part):
+    """CTAs, splits worth combining, CTAs held at once -> the splits that shorten it most, and what they leave."""
+    assert best_split(ctas, most, capacity) == (count, pytest.approx(part))
+
+
+def test_a_kernel_of_one_cta_an_sm_that_fills_nearly_all_is_not_split():
+    """128 CTAs on 132 SMs: with shared memory for one an SM nothing to split, with room for more it is."""
+    kernel = gpu("k", 0, 100_000, 128)
+    alone = (*kernel[:3], {**kernel[3], col.SHARED_MEM: 200_000})
+    assert not underfilled(subject_of([alone, SMALL]))
+    assert underfilled(subject_of([kernel, SMALL]))[0].title.endswith("split into 2, 256 CTAs")
 
 
 # --- chains, casts, floors -----------------------------------------------------------------------------------

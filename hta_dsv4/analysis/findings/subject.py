@@ -19,7 +19,7 @@ from hta_dsv4.analysis.communication import Communication
 from hta_dsv4.analysis.costs.workload import Workload
 from hta_dsv4.analysis.counted import WALL, Counted, step_times
 from hta_dsv4.analysis.devices import Ceilings
-from hta_dsv4.analysis.fill import CTAS, SMS, launch_fill
+from hta_dsv4.analysis.fill import CAPACITY, CTAS, SMS, launch_fill
 from hta_dsv4.analysis.findings.finding import Claim, Floats, Ints
 from hta_dsv4.analysis.floors import Launches, launch_floors
 from hta_dsv4.analysis.launch_bound import SHORT_NS, IdleTime
@@ -143,6 +143,11 @@ class Subject:
     def sms(self) -> Floats:
         """SMs of the GPU it ran on; NaN where unknown, and for copies."""
         return self._fill(SMS)
+
+    @cached_property
+    def capacity(self) -> Floats:
+        """CTAs of each launch's kernel that the GPU holds at once; NaN where unknown, and for copies."""
+        return self._fill(CAPACITY)
 
     @cached_property
     def small_ns(self) -> float:

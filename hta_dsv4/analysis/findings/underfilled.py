@@ -50,6 +50,23 @@ def split_count(ctas: float, sms: float, columns: float | None = None) -> int:
     return max(count, 1)
 
 
+def best_split(ctas: float, most: int, capacity: float) -> tuple[int, float]:
+    """How many splits shorten a launch most: one more that waits for a second wave wins nothing.
+
+    Args:
+        ctas: of the launch.
+        most: splits that are worth combining (:func:`split_count`).
+        capacity: CTAs of this kernel that the GPU holds at once; NaN where unknown, then all run at once.
+
+    Returns:
+        The count, and what it leaves of the work's time, as a part: waves / splits. ``(1, 1.0)`` for a launch that
+        should stay whole, such as 128 CTAs of a kernel of which 132 SMs hold one each.
+    """
+    waves = {n: 1 if math.isnan(capacity) else math.ceil(ctas * n / capacity) for n in range(1, most + 1)}
+    count = min(waves, key=lambda n: (waves[n] / n, n))
+    return count, waves[count] / count
+
+
 def underfilled(s: Subject) -> list[Finding]:
     """One finding per kernel name, over its sizes."""
     kernel = (s.part.activities[col.KIND] == col.KERNEL).to_numpy()
@@ -64,9 +81,10 @@ def underfilled(s: Subject) -> list[Finding]:
         for ctas in sorted(set(s.ctas[mine])):
             for width in sorted(set(np.nan_to_num(columns[mine & (s.ctas == ctas)]))):
                 rows = np.flatnonzero(mine & (s.ctas == ctas) & (np.nan_to_num(columns) == width))
-                count = split_count(ctas, float(s.sms[rows].max()), width or None)
+                most = split_count(ctas, float(s.sms[rows].max()), width or None)
+                count, part = best_split(ctas, most, float(s.capacity[rows].min()))
                 if count > 1:
-                    claims.append(_claim(s, rows, count))
+                    claims.append(_claim(s, rows, part))
                     key = (int(ctas), count)
                     sizes[key] = sizes.get(key, 0.0) + float(s.dur[rows].sum())
         if claims:
@@ -84,12 +102,12 @@ def _columns(s: Subject) -> Floats:
     return np.where(core, flops / (4.0 * HEAD_DIM * g.heads * batch), np.nan)
 
 
-def _claim(s: Subject, rows: Ints, count: int) -> Claim:
-    """The work divides, a launch's own time does not, and partial results need one more small launch."""
+def _claim(s: Subject, rows: Ints, part: float) -> Claim:
+    """A part of the work's time is left, a launch's own stays, and partial results need one more small launch."""
     dur, small = s.dur[rows], s.small_ns
     floor = np.nan_to_num(s.floors.floor[rows], nan=s.floors.launch_ns)
-    likely = np.maximum(np.maximum(dur - small, 0) / count + small, floor) + small
-    return claim(rows, dur, (dur + likely) / 2, likely, np.maximum(dur / count, floor))
+    likely = np.maximum(np.maximum(dur - small, 0) * part + small, floor) + small
+    return claim(rows, dur, (dur + likely) / 2, likely, np.maximum(dur * part, floor))
 
 
 def _finding(
