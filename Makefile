@@ -26,7 +26,7 @@ demo: $(VENV)/.core
 		--companion cuda_graph=cuda_graph_eager --companion fp8_split=fp8_split_eager
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Capture and sweep against a real vLLM server on the CPU; installs it in .venv-live (3.5 GB) where it is not yet.
 LIVE ?= tests/live

@@ -14,11 +14,16 @@ from unittest.mock import patch
 # Before numpy: its threads wait for each other by spinning, and test processes share the CPUs already.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 from hypothesis import settings
 
-from hta_dsv4.cli.main import main
+from tests import read_once
 
-os.environ["HTA_DSV4_CACHE"] = "off"  # tests read afresh, and write nothing into the home of who runs them
+read_once.install()  # before the commands take their load() from where it is
+
+from hta_dsv4.cli.main import main  # noqa: E402
+
+os.environ["HTA_DSV4_CACHE"] = "off"  # tests find nothing on disk that was read before, and write nothing into a home
 
 # Shared machines pause tests at random, so no deadline; CI draws the same examples each time, people fresh ones.
 settings.register_profile("people", deadline=None)
@@ -28,6 +33,21 @@ settings.load_profile("ci" if os.environ.get("CI") else "people")
 CASES = Path(__file__).parent / "cases"
 
 os.environ.pop("COLUMNS", None)  # parallel test runners set it to 80, and tables follow it
+
+
+# Files that take longest. They begin first, or one process would still be at one of them when the other has finished.
+LONGEST = (
+    "test_sparse_mla_aot", "test_report", "test_findings_campaign", "test_capture_command", "test_workload",
+    "test_examples", "test_moe_fp4", "test_notebooks", "test_cluster", "test_browser", "test_indexer", "test_mhc",
+    "test_diff", "test_step_sweep", "test_interrupt", "test_cli_exit", "test_terminal", "test_dying_rank",
+    "test_tensor_parallel", "test_hopper_aot",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files in :data:`LONGEST` first; the others as they are."""
+    place = {name: i for i, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(LONGEST)))
 
 
 def pytest_collection_finish() -> None:
