@@ -23,7 +23,7 @@ read_once.install()  # before the commands take their load() from where it is
 
 from hta_dsv4.cli.main import main  # noqa: E402
 
-os.environ["HTA_DSV4_CACHE"] = "off"  # tests find nothing on disk that was read before, and write nothing into a home
+os.environ["HTA_DSV4_CACHE"] = "off"  # what one test read no other finds on disk; nothing goes into a home
 
 # Shared machines pause tests at random, so no deadline; CI draws the same examples each time, people fresh ones.
 settings.register_profile("people", deadline=None)
