@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from hta_dsv4.capture import lookout, rank_files
+from hta_dsv4.capture import lookout, one_voice, rank_files
 from hta_dsv4.capture.workload import DecodeStep
 from hta_dsv4.cli.main import main
 from hta_dsv4.errors import HtaDsv4Error
@@ -35,7 +35,7 @@ def stop() -> None:
 def plant() -> None:
     """Have this rank end in its third step, or when its trace is written."""
     torch.set_num_threads(1)
-    lookout.SILENT_S = 6.0
+    lookout.SILENT_S, one_voice.SPOKEN_S, one_voice._STORE_S = 6.0, 4.0, 2.0
     if not MINE:
         return
     if HOW == "hang-up":

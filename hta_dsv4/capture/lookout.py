@@ -56,6 +56,10 @@ class Lookout:
         ranks: this process among the others.
         store: connects to the store by which the ranks met; ``None`` as long as there is none.
         end: ends the process, with :class:`TerminatedError`, :class:`SilentError` or ``KeyboardInterrupt``.
+
+    Attributes:
+        interrupted: whether Ctrl-C came; it does to all ranks, and the others may be gone before this one notices.
+        store: the connection, once there is one; another to a store that is gone takes half a minute to fail.
     """
 
     def __init__(
@@ -65,6 +69,8 @@ class Lookout:
         self._others = [r for r in range(ranks.world_size) if r != ranks.rank]
         self._heard: dict[int, float] = {}
         self._over = threading.Event()
+        self.interrupted = False
+        self.store: Any = None
 
     @contextlib.contextmanager
     def on_watch(self) -> Iterator[None]:
@@ -93,6 +99,7 @@ class Lookout:
             store = self._connect()
             if self._over.wait(BEAT_S):
                 return
+        self.store = store
         counted, seen = 0, dict.fromkeys(self._others, b"")
         with contextlib.suppress(
             RuntimeError
@@ -107,7 +114,7 @@ class Lookout:
 
     def _look(self, woken: socket.socket) -> None:
         """Wait for signals and for silence."""
-        looked, interrupted = time.monotonic(), None
+        looked, since = time.monotonic(), 0.0
         while not self._over.is_set():
             select.select([woken], [], [], BEAT_S)
             now = time.monotonic()
@@ -115,12 +122,12 @@ class Lookout:
                 signals = woken.recv(64)
             except OSError:
                 signals = b""
+            if signal.SIGINT in signals and not self.interrupted:
+                self.interrupted, since = True, now
+            if self.interrupted and now - since > GRACE_S:
+                self._end(KeyboardInterrupt())
             if signal.SIGTERM in signals:
                 self._end(TerminatedError())
-            if signal.SIGINT in signals:
-                interrupted = now
-            if interrupted is not None and now - interrupted > GRACE_S:
-                self._end(KeyboardInterrupt())
             if (
                 now - looked > _ASLEEP_S or not dist.is_initialized()
             ):  # until they have met, each is on its own

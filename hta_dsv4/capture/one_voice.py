@@ -46,6 +46,7 @@ class Voice:
 
     Attributes:
         litter: folders to take away where the job ends before its end.
+        store: by which this rank hears the others, where it has one.
         has_checked: whether this rank has found nothing wrong before they met.
     """
 
@@ -53,9 +54,9 @@ class Voice:
         self.ranks = ranks
         self.litter: list[Path] = []
         self.has_checked = False
-        self._store: Any = None
+        self.store: Any = None
         if not ranks.alone:  # torchrun's own store is there before the ranks meet
-            self._store = store_of_torchrun()
+            self.store = store_of_torchrun()
 
     def checked(self) -> None:
         """Tell the others that this rank found nothing wrong before they meet."""
@@ -69,12 +70,12 @@ class Voice:
             error: a fault of this rank (:class:`HtaDsv4Error`), or what a rank notices of another's end.
         """
         own = str(error) if isinstance(error, HtaDsv4Error) else None
-        store = self._store or store_of_the_group()
+        store = self.store or store_of_the_group()
         if store is None:
             if own and self.ranks.first and not self.has_checked:
                 return own  # what is wrong before the ranks meet is mostly wrong for all
             return f"rank {self.ranks.rank}: {own or _noticed(error, [])}"
-        self._store = store
+        self.store = store
         try:
             self._tell("lost" if own is None else "fault", own or "1")
             faults, silent = self._others(store)
@@ -114,9 +115,9 @@ class Voice:
             time.sleep(0.05)
 
     def _tell(self, what: str, text: str) -> None:
-        if self._store is not None:
+        if self.store is not None:
             with suppress(RuntimeError):
-                self._store.set(f"{what}/{self.ranks.rank}", text)
+                self.store.set(f"{what}/{self.ranks.rank}", text)
 
 
 @contextmanager
@@ -140,20 +141,27 @@ def one_voice(ranks: Ranks, say: Callable[[str], None]) -> Iterator[Voice]:
 
     def end(error: BaseException) -> NoReturn:
         turn.acquire()
-        with suppress(ValueError):
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the line comes first
-        if isinstance(error, KeyboardInterrupt):  # the terminal sends it to every rank
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                signal.signal(number, signal.SIG_IGN)  # the line comes first
+            except ValueError:  # only the main thread may
+                pass
+            except KeyboardInterrupt as late:  # came as another rank, interrupted too, was gone already
+                error = late
+        if lookout.interrupted or isinstance(error, KeyboardInterrupt):  # the terminal sends it to every rank
             if ranks.first:
                 say("interrupted")
             _end(voice, 130)
+        voice.store = voice.store or lookout.store
         words = _in_time(voice, error)
         if words is not None:
             say(words)
             voice.spoken()
         _end(voice, 2)
 
+    lookout = Lookout(ranks, lambda: store_of_torchrun() or store_of_the_group(), end)
     try:
-        with Lookout(ranks, lambda: store_of_torchrun() or store_of_the_group(), end).on_watch():
+        with lookout.on_watch():
             yield voice
     except (HtaDsv4Error, RuntimeError, KeyboardInterrupt) as error:
         if isinstance(error, RuntimeError) and not _GONE.search(str(error)):
@@ -167,7 +175,10 @@ def _in_time(voice: Voice, error: BaseException) -> str | None:
     thread = threading.Thread(target=lambda: said.append(voice.last_words(error)), daemon=True)
     thread.start()
     thread.join((RUN_S if voice.has_checked else CHECK_S) + SPOKEN_S + _STORE_S)
-    return said[0] if said else f"rank {voice.ranks.rank}: {_noticed(error, [])}"
+    if said:
+        return said[0]
+    voice.store = None  # nobody is told anything through it
+    return f"rank {voice.ranks.rank}: {_noticed(error, [])}"
 
 
 def _end(voice: Voice, code: int) -> NoReturn:
