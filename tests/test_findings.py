@@ -285,6 +285,22 @@ def test_small_findings_are_counted_not_listed():
     assert (done.ranked, done.below, done.below_ns) == ((), 1, 50)
 
 
+def test_small_findings_promise_no_time_twice_and_the_largest_are_named():
+    """70, 50 of the same launch and 20 of another, all small -> 70 + 50 x 0.3 + 20, the largest three in the note."""
+    small = [
+        made("a", [0], [100_000], [30_000]),
+        made("b", [0], [100_000], [50_000]),
+        made("c", [1], [20_000], [0]),
+    ]
+    took = np.array([100_000.0, 20_000.0])
+    done = rank("x", small, took, 1, 10_000_000, 10_000_000)
+    assert [(r.finding.rule, r.after) for r in done.smaller] == [("a", ()), ("c", ()), ("b", ())]
+    assert done.below_ns == pytest.approx(70_000 + 50_000 * 0.3 + 20_000)
+    (note,) = (n for n in findings_grid(done).notes if "not listed" in n)
+    assert note.startswith("3 findings of less than 1 % of the step each not listed, 105.0 us together")
+    assert note.endswith("the largest: a 70.0 us (a), c 20.0 us (c), b 15.0 us (b); --json has all")
+
+
 def test_a_rank_of_an_unknown_share_is_not_called_at_its_floor():
     """A modelled cost at 90 % of the floor's speed -> left alone on one GPU, nothing said of one of several ranks."""
     work = Workload(FLASH, 32, 4096, 1 << 20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,6 +15,8 @@ from hta_dsv4.present.kernel_names import shorten
 from hta_dsv4.present.modelled import about, about_us
 
 _NAME = 60
+_PART = re.compile(r", [\d,.]+ of its .*")
+_NAMED = 3  # small findings that the note under the table names
 _APART = 0.05
 """A step that takes longer than its recorded wall time by more than this part is told with both."""
 _WIDEST = 160
@@ -53,7 +56,7 @@ def findings_grid(found: Findings, top: int = 0) -> Grid:
     if found.below:
         notes.append(
             f"{found.below} finding{'s' if found.below > 1 else ''} of less than {100 * found.material:.0f} % of the "
-            f"step each not listed, {time_said(found.below_ns)} together"
+            f"step each not listed, {time_said(found.below_ns)} together{_largest(found.smaller)}"
         )
     head = f"{found.label}: findings, {steps_said(found.steps)}"
     if found.steps:
@@ -61,6 +64,16 @@ def findings_grid(found: Findings, top: int = 0) -> Grid:
         if found.step_ns > (1 + _APART) * found.wall_ns:
             head += f", {time_said(found.step_ns)} from step to step"
     return Grid(head, _HEADERS, tuple(rows), notes=(*notes, *found.notes), left=2, prose=True, widest=_WIDEST)
+
+
+def _largest(smaller: Sequence[Ranked]) -> str:
+    """The largest of the findings that are not listed, in few words, and where all of them are."""
+    by_size = sorted(smaller, key=lambda r: -(r.remaining.mid if r.remaining else 0.0))[:_NAMED]
+    named = [
+        f"{_PART.sub('', title(r.finding).split(': ')[0])} {about_us(r.remaining.mid)} us ({r.finding.rule})"
+        for r in by_size if r.remaining and r.remaining.mid >= 1000
+    ]  # fmt: skip
+    return f", the largest: {', '.join(named)}; --json has all" if named else ""
 
 
 def finding_grids(found: Findings, top: int = 0) -> list[Grid]:
@@ -170,7 +183,14 @@ def _variant(found: Findings) -> dict[str, Any]:
         "covered": [_ranked(r) for r in found.covered],
         "leave": [_finding(f) for f in found.leave],
         "recapture": [_finding(f) for f in found.recapture],
-        "below": {"findings": found.below, "saves_ns": round(found.below_ns)},
+        "below": {
+            "findings": found.below, "saves_ns": round(found.below_ns),
+            "each": [
+                {"rule": r.finding.rule, "title": r.finding.title, "confidence": r.finding.confidence,
+                 "remaining_ns": _range(r.remaining)}
+                for r in found.smaller
+            ],
+        },
         "notes": list(found.notes),
     }  # fmt: skip
 

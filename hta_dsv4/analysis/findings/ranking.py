@@ -8,7 +8,7 @@ that is how "use bf16" ends when most of the product is padding.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Findings:
         covered: worth attacking alone, but taken by findings before them: ``after`` says which.
         leave: looked at and to be left alone, each with its number.
         recapture: what the trace cannot answer.
-        below: findings under ``material``, and ``below_ns`` what they would save together.
+        smaller: findings under ``material``, best first, each with what those before it leave.
         notes: one sentence each.
     """
 
@@ -67,10 +67,19 @@ class Findings:
     covered: tuple[Ranked, ...] = ()
     leave: tuple[Finding, ...] = ()
     recapture: tuple[Finding, ...] = ()
-    below: int = 0
-    below_ns: float = 0.0
+    smaller: tuple[Ranked, ...] = ()
     notes: tuple[str, ...] = ()
     step_ns: float = 0.0
+
+    @property
+    def below(self) -> int:
+        """How many findings are under :attr:`material`."""
+        return len(self.smaller)
+
+    @property
+    def below_ns(self) -> float:
+        """What they would save together, per step."""
+        return sum(r.remaining.mid for r in self.smaller if r.remaining)
 
 
 def rank(
@@ -113,30 +122,39 @@ def rank(
             finding, now, now.mid / of if of else 0.0, now.mid * finding.confidence, tuple(after)
         )  # fmt: skip
 
+    def take(finding: Finding) -> None:
+        nonlocal left
+        if finding.claim is None:
+            return
+        rows = finding.claim.rows
+        took = np.zeros(len(activities))
+        took[rows] = finding.claim.mid / np.maximum(activities[rows], 1e-9)
+        took *= left
+        taken_by.append((len(ranked), took))
+        left = left - took
+
     while waiting:
         best = max((place(f) for f in waiting), key=lambda r: r.score if r.share >= material else -1.0)
         if best.share < material:
             break
         ranked.append(best)
         waiting.remove(best.finding)
-        if best.finding.claim is not None:
-            rows = best.finding.claim.rows
-            took = np.zeros(len(activities))
-            took[rows] = best.finding.claim.mid / np.maximum(activities[rows], 1e-9)
-            took *= left
-            taken_by.append((len(ranked), took))
-            left = left - took
-    rest = [place(f) for f in waiting]
-    covered = [r for r in rest if r.finding.recoverable and _share(r, whole) >= material]
-    below = [r for r in rest if r not in covered]
+        take(best.finding)
+    covered = [r for r in map(place, waiting) if _share(r, whole) >= material]
+    small = [f for f in waiting if all(f is not r.finding for r in covered)]
+    smaller: list[Ranked] = []
+    while small:  # nor is time promised twice by what is not listed
+        best = max(map(place, small), key=lambda r: r.score)
+        smaller.append(replace(best, after=()))
+        small.remove(best.finding)
+        take(best.finding)
     covered.sort(key=lambda r: (-_full(r), r.finding.rule, r.finding.title))
     return Findings(
         label, steps, own_ns, wall_ns, material,
         ranked=(*ranked, *(Ranked(f, None, 0.0, 0.0) for f in unknown)),
         covered=tuple(covered),
         leave=_of_kind(found, LEAVE), recapture=_of_kind(found, RECAPTURE),
-        below=len(below), below_ns=sum(r.remaining.mid for r in below if r.remaining), notes=tuple(notes),
-        step_ns=step,
+        smaller=tuple(smaller), notes=tuple(notes), step_ns=step,
     )  # fmt: skip
 
 
