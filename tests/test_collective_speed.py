@@ -103,6 +103,9 @@ def test_splits_that_say_too_little(splits: dict[str, str]) -> None:
         {"name": "allreduce", "elements": -5, **BF16},
         {"name": "allreduce", "elements": "many", **BF16},
         {"name": "allreduce", "elements": [5], **BF16},
+        {"name": "allreduce", "elements": 1.5, **BF16, **TWO},
+        {"name": "allreduce", "elements": True, **BF16, **TWO},
+        {"name": "allreduce", "elements": 1e30, **BF16, **TWO},
         {"name": "allreduce", "elements": 1 << 62, **BF16, **TWO},
         {"name": "all_gather", "elements": 5, **BF16},
     ],
@@ -112,6 +115,13 @@ def test_missing_or_broken_arguments_are_unknown(said: dict[str, Any]) -> None:
     found = message(ALL_REDUCE if not said or said["name"] == "allreduce" else GATHER, **said)
     assert (found.nbytes, found.wire, found.how) == (None, None, "unknown")
     assert found.kind in ("all_reduce", "all_gather")
+
+
+@pytest.mark.parametrize("group", [{"size": 4, "ranks": "[0, 1]"}, {"size": 2, "ranks": "[0, 0]"}])
+def test_a_group_that_contradicts_itself_has_no_size(group: dict[str, Any]) -> None:
+    """Group size and list of ranks differ -> neither is believed: bytes are known, what crosses a link is not."""
+    found = message(ALL_REDUCE, name="allreduce", elements=1000, dtype="Float", **group)
+    assert (found.ranks, found.nbytes, found.wire) == (0, 4000, None)
 
 
 def test_a_switch_has_no_wire() -> None:
@@ -278,6 +288,14 @@ def test_more_ranks_than_a_link_joins(tmp_path: Path) -> None:
     found = speeds(RankSim(9, layers=1), tmp_path)
     assert only(found).link_share is None
     assert any("joins at most 8" in n for n in found.notes)
+
+
+def test_a_group_of_one_rank(tmp_path: Path) -> None:
+    """Each rank in a group of its own -> no verdict, and nothing is said of more GPUs than a link joins."""
+    sim = RankSim(2, layers=1, groups={0: ("a", (0,)), 1: ("b", (1,))})
+    found = speeds(sim, tmp_path)
+    assert not any("joins at most" in n for n in found.notes)
+    assert all(s.link_share is None and not s.sentence for s in found.rows)
 
 
 def graph_and_companion(tmp_path: Path, grid: tuple[int, int, int]) -> hta_dsv4.Run:

@@ -66,11 +66,12 @@ def test_custom_kernels_have_no_nccl_latency() -> None:
         ("NVIDIA B200", {}, "no link"),
         ("NVIDIA H200", {"size": 16}, "16 ranks"),
         ("NVIDIA H200", {"size": None}, "not known"),
+        ("NVIDIA H200", {"size": 1}, "a group of one rank"),
         ("NVIDIA H200", {"elements": None}, "size of the collective"),
     ],
 )
 def test_no_floor_without_figures(device: str, said: dict[str, Any], why: str) -> None:
-    """A GPU without link figures, more ranks than one host, no size -> no floor, and the reason."""
+    """A GPU without link figures, more ranks than one host, one rank, no size -> no floor, and the reason."""
     found = floors(device, **said)
     assert np.isnan(found.floor[0])
     assert found.known[0] == "unknown"

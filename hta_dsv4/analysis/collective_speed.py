@@ -260,7 +260,7 @@ def _notes(rows: Sequence[Speed], link: Link | None, no_link: str, loaded: int) 
     elif any(s.link_ns is not None and not s.upper for s in rows):
         yield from link.sentences()
         yield "all GPUs of a group are taken to be of one host"
-    beyond = sorted({s.ranks for s in rows if link is not None and s.ranks and not link.joins(s.ranks)})
+    beyond = sorted({s.ranks for s in rows if link is not None and s.ranks > link.gpus})
     if link is not None and beyond:
         many = ", ".join(map(str, beyond))
         yield f"groups of {many} ranks: {link.name} joins at most {link.gpus} GPUs of one host, so no share of it"

@@ -126,6 +126,8 @@ def _over_link(cost: Cost, device: Ceilings | None) -> Cost:
         return unknown(f"{device.name}: no link between these ranks is known")
     if m.ranks < 1:
         return unknown("how many ranks a collective has is not known")
+    if m.ranks == 1:
+        return unknown("a group of one rank sends nothing over a link")
     return unknown(f"{m.ranks} ranks: {device.link.name} joins {device.link.gpus} GPUs of one host at most")
 
 

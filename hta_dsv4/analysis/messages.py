@@ -161,7 +161,9 @@ def _said(text: str, name: str, how: str, rank: int) -> Message | None:
     if each is None or (given is None and got is None):
         return None
     members = _numbers(said.get("ranks"))
-    ranks = _whole(said.get("size")) or (len(members) if members else 0)
+    ranks = _whole(said.get("size")) or (len(set(members)) if members else 0)
+    if members and len(set(members)) != ranks:
+        ranks = 0  # which of the two is right cannot be told
     size = _size(kind, ranks, given, got)
     if size is None or size * each >= 1 << 62:  # beyond what a table holds, and any memory
         return None
@@ -242,6 +244,8 @@ def _plain(name: str) -> bool:
 
 def _whole(value: Any) -> int | None:
     """A whole number from 0 that fits int64; ``None`` for anything else."""
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        return None
     try:
         number = int(value)
     except (TypeError, ValueError, OverflowError):

@@ -17,6 +17,7 @@ import numpy as np
 
 from hta_dsv4.analysis import change as ch
 from hta_dsv4.analysis.change import Change, select
+from hta_dsv4.analysis.costs.cost import UNKNOWN
 from hta_dsv4.analysis.counted import OWN, Counted, own_by_run, step_times
 from hta_dsv4.analysis.floors import COMPUTE, LATENCY, LAUNCH, LINK, MEMORY, Launches
 from hta_dsv4.analysis.own_time import early_note, own_intervals
@@ -219,8 +220,9 @@ def _toward_floor(change: Change, rows: np.ndarray, dur: np.ndarray, floors: Lau
     floor = floors.floor[rows]
     known = ~np.isnan(floor)
     if not known.any():
-        why = next(
-            (floors.costs[c].source for c in floors.code[rows] if floors.costs[c].source), "no ceilings"
+        costs = [floors.costs[c] for c in floors.code[rows].tolist()]
+        why = next(  # where a cost is known, it is the GPU that is not
+            (c.source for c in costs if c.known == UNKNOWN and c.source), "the GPU's ceilings are not known"
         )
         raise HtaDsv4Error(
             f"{change.text!r}: no floor is known for any of these launches ({why}); see hta-dsv4 roofline"
