@@ -32,6 +32,7 @@ from hta_dsv4.trace.manifest import (  # noqa: E402
     manifest_entry,
     manifest_for,
     manifest_path,
+    other_entries,
     read_folder_manifest,
     write_folder_manifest,
     write_manifest,
@@ -175,6 +176,19 @@ def test_folder_manifest_round_trip(tmp_path: Path) -> None:
     assert found is not None
     assert found.variant == "b"
     assert manifest_for(tmp_path / "c.trace.json.gz") is None
+
+
+def test_a_folder_manifest_keeps_other_traces(tmp_path: Path) -> None:
+    """Written anew for one trace -> entries of others that are there stay as they were, of gone ones do not."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.trace.json.gz").touch()
+    first = [replace(MANIFEST, trace=f"{name}.trace.json.gz", variant=name) for name in ("a", "b", "gone")]
+    write_folder_manifest(tmp_path, first)
+    new = replace(MANIFEST, trace="a.trace.json.gz", variant="anew")
+    kept = other_entries(tmp_path, {new.trace})
+    write_folder_manifest(tmp_path, [new], ["a note"], kept)
+    found = read_folder_manifest(tmp_path / "manifest.toml")
+    assert [m.as_dict() for m in found] == [new.as_dict(), first[1].as_dict()]
 
 
 def test_what_a_caller_does_to_an_entry_is_his_own(tmp_path: Path) -> None:

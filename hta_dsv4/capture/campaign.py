@@ -2,12 +2,14 @@
 
 ``python -m hta_dsv4.capture.campaign --out traces`` writes a trace and a manifest entry per row of :data:`PLAN`,
 most important first, and prints one line for each. It needs torch and triton only. What does not fit the time
-budget or the GPU's memory is named at the end and in ``manifest.toml``, not silently left out.
+budget or the GPU's memory is named at the end and in ``manifest.toml``, not silently left out. What the manifest says
+of other traces in the folder stays.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections import Counter
@@ -17,13 +19,20 @@ from pathlib import Path
 
 import torch
 
-from hta_dsv4.capture.checks import no_cuda_message
+from hta_dsv4.capture.checks import check_counts, no_cuda_message
 from hta_dsv4.capture.command import CaptureOptions, build_step, capture_step
+from hta_dsv4.capture.config import model_config
 from hta_dsv4.capture.profiler import CaptureResult
 from hta_dsv4.capture.tracefile import Slim, Summary
 from hta_dsv4.capture.weights import ModelWeights
 from hta_dsv4.errors import HtaDsv4Error
-from hta_dsv4.trace.manifest import TRACE_SUFFIX, Manifest, manifest_path, write_folder_manifest
+from hta_dsv4.trace.manifest import (
+    TRACE_SUFFIX,
+    Manifest,
+    manifest_path,
+    other_entries,
+    write_folder_manifest,
+)
 
 MILLION = 1 << 20
 CONTEXT = 4096  # real tokens per request in every row, so that rows differ by what their name says
@@ -93,8 +102,15 @@ def run_campaign(
         Manifests in order, companions after their graph; and one sentence per row not captured.
 
     Raises:
-        HtaDsv4Error: no GPU, or ``out`` cannot be written.
+        HtaDsv4Error: a model or number that makes no capture, a manifest in ``out`` that is none, no GPU, or ``out``
+            cannot be written.
     """
+    # before the GPU works: every row would fail alike
+    model_config(config)
+    check_counts(steps=1, warmup=0, baseline=baseline, concurrency=1)
+    if not 0 < budget_s < math.inf:
+        raise HtaDsv4Error(f"--budget {budget_s}: give seconds above 0")
+    other_entries(out, ())
     if not torch.cuda.is_available():
         raise HtaDsv4Error(no_cuda_message())
     try:
@@ -138,11 +154,15 @@ def run_campaign(
         if missing and missing[-1].startswith(f"{row.name}:"):
             print(missing[-1], flush=True)
         slowest = max(slowest, time.perf_counter() - started)
-    notes = [
-        f"Captured by python -m hta_dsv4.capture.campaign --config {config}; rows share one GPU and one process.",
-        *missing,
-    ]
-    write_folder_manifest(out, manifests, notes)
+    if manifests:
+        kept = other_entries(out, {m.trace for m in manifests})
+        notes = [
+            f"Captured by python -m hta_dsv4.capture.campaign --config {config}; rows share one GPU and one process.",
+            *missing,
+        ]
+        if kept:
+            notes.append(f"From before, as they were: {', '.join(str(entry['trace']) for entry in kept)}.")
+        write_folder_manifest(out, manifests, notes, kept)
     return manifests, missing
 
 

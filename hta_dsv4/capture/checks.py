@@ -127,6 +127,11 @@ def trace_file(out: str | Path) -> Path:
             raise HtaDsv4Error(f"{path}: is a folder; --out names a file here")
         probe.touch()
         probe.unlink()
+    except (FileExistsError, NotADirectoryError) as error:
+        blocking = next((p for p in path.parents if p.exists()), path.parent)
+        raise HtaDsv4Error(
+            f"{path}: cannot write there ({blocking} is no folder); choose another --out"
+        ) from error
     except OSError as error:
         raise HtaDsv4Error(
             f"{path}: cannot write there ({error.strerror or error}); choose another --out"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import statistics
 import sys
@@ -208,6 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--budget", type=float, default=300.0, help="seconds for everything")
     args = parser.parse_args(arguments)
     try:
+        if not 0 < args.budget < math.inf:
+            raise HtaDsv4Error(f"--budget {args.budget}: give seconds above 0")
         ranks = ranks_from_environment()
         if ranks.alone:
             raise HtaDsv4Error(

@@ -7,7 +7,7 @@ One capture writes ``<name>.manifest.toml`` beside ``<name>.trace.json.gz``; a f
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from functools import lru_cache
@@ -138,21 +138,51 @@ def write_manifest(trace: Path, manifest: Manifest) -> Path:
     return path
 
 
-def write_folder_manifest(folder: Path, manifests: Sequence[Manifest], notes: Sequence[str] = ()) -> Path:
+def write_folder_manifest(
+    folder: Path,
+    manifests: Sequence[Manifest],
+    notes: Sequence[str] = (),
+    kept: Sequence[Mapping[str, Any]] = (),
+) -> Path:
     """One ``manifest.toml`` for a folder: ``[[trace]]`` per capture.
 
     Args:
         folder: where the traces stand.
         manifests: in the order a reader should see them.
         notes: about the folder as a whole.
+        kept: entries of :func:`other_entries`, to come after them as they were.
     """
     text = to_toml({"notes": list(notes)}) if notes else ""
-    for manifest in manifests:
-        body = to_toml(manifest.as_dict(), "trace")
+    for entry in (*(m.as_dict() for m in manifests), *kept):
+        body = to_toml(entry, "trace")
         text += f"\n[[trace]]\n{body}"
     path = folder / FOLDER_MANIFEST
     write_atomically((path, text.encode()))
     return path
+
+
+def other_entries(folder: Path, traces: Collection[str]) -> list[dict[str, Any]]:
+    """What a folder's manifest says of its other traces, so that writing it anew does not lose them.
+
+    Args:
+        folder: where it stands, if it does.
+        traces: names of files that are written about anew.
+
+    Returns:
+        Its entries as written, of files that are there.
+
+    Raises:
+        HtaDsv4Error: it cannot be read, or is not TOML.
+    """
+    place = folder / FOLDER_MANIFEST
+    return [
+        deepcopy(entry)
+        for entry in (_entries(place) if place.is_file() else [])
+        if isinstance(entry, dict)
+        and isinstance(name := entry.get("trace"), str)
+        and name not in traces
+        and _stands(place, name)
+    ]
 
 
 def read_folder_manifest(path: Path) -> tuple[Manifest, ...]:
