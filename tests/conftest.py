@@ -17,11 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 
-from tests import read_once
-
-read_once.install()  # before the commands take their load() from where it is
-
-from hta_dsv4.cli.main import main  # noqa: E402
+from hta_dsv4.cli.main import main
 
 os.environ["HTA_DSV4_CACHE"] = "off"  # what one test read no other finds on disk; nothing goes into a home
 
