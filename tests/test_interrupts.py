@@ -125,6 +125,32 @@ pause()
     assert run(body) == (130, SAID)
 
 
+def test_in_code_made_of_text(tmp_path):
+    """A signal in ``exec`` of a string (as dataclasses are made), which Python notes -> exit 130, no end by SIGINT."""
+    (tmp_path / "made.py").write_text(START.format(body="    exec('poke(); pause()')", before=""))
+    done = subprocess.run(
+        [sys.executable, "-m", "made"], capture_output=True, text=True, check=False, timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, SAID)
+
+
+def test_caught_by_a_library():
+    """A signal whose exception a library catches -> the command goes on to its own end, with its own exit code."""
+    body = """
+try:
+    exec("poke(); pause()")
+except BaseException:
+    pass
+print("out")
+raise OSError(28, "full")
+"""
+    code, said = run(body)
+    assert code == 2
+    assert said.startswith("hta-dsv4: ")
+
+
 def test_ignored_in_the_background():
     """SIGINT and SIGHUP ignored by who started it -> the command goes on."""
     before = "signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGHUP, signal.SIG_IGN)"

@@ -70,7 +70,7 @@ def run_and_exit(command: Callable[[], int | None]) -> NoReturn:
     except MemoryError:
         code = 2
         say("out of memory; read fewer traces at once, or on a larger machine")
-    all_is_said()
+    all_is_said(code or 0)
     sys.exit(code or 0)
 
 

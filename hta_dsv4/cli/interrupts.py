@@ -8,6 +8,7 @@ a parent may pass on as well. When all is done and said, one more ends the proce
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import signal
@@ -34,10 +35,12 @@ class _State:
     Attributes:
         handler: what we have set for signals.
         since: when the interrupt came that is ending the command.
+        code: the exit code, when the command has ended.
     """
 
     handler: Handler | None = None
     since: float | None = None
+    code: int | None = None
 
 
 _state = _State()
@@ -59,7 +62,7 @@ def take_signals(handler: Handler) -> None:
         if signal.getsignal(number) in (signal.default_int_handler, signal.SIG_DFL, _state.handler):
             signal.signal(number, handler)
     if _state.handler is None:
-        atexit.register(_ignore)  # before any library's, so that it comes last
+        atexit.register(_end)  # before any library's, so that it comes last
     _state.handler = handler
 
 
@@ -79,14 +82,28 @@ def leave(_number: int, _frame: FrameType | None) -> None:
         os._exit(130)
 
 
-def all_is_said() -> None:
-    """The command has ended, and the process is about to."""
+def all_is_said(code: int) -> None:
+    """The command has ended, and the process is about to.
+
+    Args:
+        code: its exit code.
+    """
     if _state.handler is interrupt:
         take_signals(leave)
+        _state.code = code
 
 
-def _ignore() -> None:
-    """Python's last act sets handlers back, and a signal would be the end that is reported; not where it is ignored."""
+def _end() -> None:
+    """Python's last act sets handlers back, and a signal would be the end that is reported; not where it is ignored.
+
+    Where an interrupt came, that act is left out: had it come in ``exec`` of a string, which makes every dataclass,
+    Python would send it to itself once more at the very end.
+    """
+    if _state.since is not None and _state.code is not None:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(_state.code)
     for number in polite_signals():
         if signal.getsignal(number) is leave:
             signal.signal(number, signal.SIG_IGN)
