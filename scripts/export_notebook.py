@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import json
 import os
 import re
 import sys
@@ -93,10 +94,42 @@ def main() -> int:
     parser.add_argument("notebook", type=Path)
     parser.add_argument("out", type=Path)
     args = parser.parse_args()
+    said = unfit(args.notebook, args.out)
+    if said:
+        print(said, file=sys.stderr)
+        return 2
     page = to_html(run_notebook(args.notebook), args.notebook.stem)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(page, encoding="utf-8")
     return 0
+
+
+def unfit(notebook: Path, out: Path) -> str:
+    """Why these two cannot be, in one line: looked at before a minute of work; makes the page's folder.
+
+    Args:
+        notebook: to be read.
+        out: page to be written.
+
+    Returns:
+        The reason and the remedy; empty where there is none.
+    """
+    try:
+        found = json.loads(notebook.read_text(encoding="utf-8"))
+    except OSError as error:
+        return f"{notebook}: cannot read ({error.strerror}); name a notebook"
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or "cells" not in found or found.get("nbformat") != 4:
+        return f"{notebook}: no notebook (JSON with cells, nbformat 4); name one"
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{out}: cannot write there ({error.strerror}); name another page"
+    if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
+        return f"{out}: cannot write there; name another page"
+    if out.exists() and out.samefile(notebook):
+        return f"{out}: is the notebook itself; name a page"
+    return ""
 
 
 if __name__ == "__main__":

@@ -37,6 +37,28 @@ def test_a_notebook_is_clean_and_its_cells_are_short(path):
     assert len(cells) - len(code) >= 3
 
 
+@pytest.mark.parametrize(
+    ("notebook", "out", "said"),
+    [
+        ("gone.ipynb", "page.html", "gone.ipynb: cannot read"),
+        ("README.md", "page.html", "README.md: no notebook"),
+        ("list.ipynb", "page.html", "list.ipynb: no notebook"),
+        ("good.ipynb", "README.md/page.html", "page.html: cannot write there"),
+        ("good.ipynb", ".", ": cannot write there"),
+        ("good.ipynb", "good.ipynb", "good.ipynb: is the notebook itself"),
+    ],
+)
+def test_what_cannot_be_exported(notebook, out, said, exporter, tmp_path, monkeypatch, capsys):
+    """No notebook, or no place for the page -> one line with the remedy, exit 2, before anything runs."""
+    (tmp_path / "README.md").write_text("# words")
+    (tmp_path / "list.ipynb").write_text("[1]")
+    (tmp_path / "good.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
+    monkeypatch.setattr("sys.argv", ["export_notebook.py", str(tmp_path / notebook), str(tmp_path / out)])
+    assert exporter.main() == 2
+    told = capsys.readouterr().err
+    assert (said in told, told.count("\n")) == (True, 1)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_a_notebook_runs_and_its_page_draws_every_figure(path, exporter):
     """A notebook run and exported -> no cell fails, in time; its page draws all figures and asks for nothing."""
