@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import hta_dsv4
@@ -12,6 +14,7 @@ from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Device, TraceMeta
 from tests.gpu_frames import H200 as LIMITS
 from tests.gpu_frames import sized
+from tests.rank_traces import RankSim
 from tests.speed import counted_of
 
 TP2 = hta_dsv4.traces()["cuda_graph"].parent / "tp2" / "cuda_graph_c32_tp2"
@@ -51,6 +54,16 @@ def test_one_rank_alone_asks_for_the_others() -> None:
     assert "communication" not in {r.finding.rule for r in found.ranked}
     (lack,) = [f for f in found.recapture if f.rule == "missing_ranks"]
     assert "cannot be told apart" in lack.title
+
+
+def test_a_rank_without_durations_has_nothing_to_divide(tmp_path: Path) -> None:
+    """All kernels of the first rank last 0 ns, as of a broken capture -> findings end, none of communication."""
+    for number, trace in enumerate(RankSim(2, layers=1).traces()):
+        for event in trace.events if number == 0 else ():
+            event["dur"] = 0 if event["cat"] == "kernel" else event["dur"]
+        trace.write(tmp_path / f"run-TP-{number}.trace.json")
+    found = hta_dsv4.load(tmp_path).findings()
+    assert "communication" not in {r.finding.rule for r in found.ranked}
 
 
 def test_a_collective_of_few_ctas_is_not_to_be_split() -> None:

@@ -43,7 +43,7 @@ def communicating(s: Subject) -> list[Finding]:
     """At most one finding: to attack where ranks could be compared, else to record them."""
     rows = np.flatnonzero(s.bucket == COMMUNICATION)
     time = float(s.dur[rows].sum()) / s.steps
-    if not len(rows) or time < WORTH * s.own_ns:
+    if not time or time < WORTH * s.own_ns:  # none also where no duration was recorded
         return []
     parts = _parts(s)
     if parts is None:
