@@ -224,6 +224,12 @@ def test_a_copy_that_changes_the_dtype():
     assert not casts(subject_of([("copy", 0, 30_000, copy_of(1_000_000, **INDEXER))]))
 
 
+def test_casts_without_durations_have_no_bandwidth():
+    """A cast that a broken capture lets last 0 ns -> nothing said, of infinite bandwidth least of all."""
+    cast = copy_of(1_000_000, "c10::BFloat16", "float", **INDEXER)
+    assert not casts(subject_of([("cast", 0, 0, cast), SMALL]))
+
+
 def test_headroom_above_a_floor():
     """A copy at half its floor's speed -> nothing cautiously, a third likely, half at best."""
     (found,) = floor_headroom(subject_of([("copy", 0, 40_000, copy_of(FULL))]))

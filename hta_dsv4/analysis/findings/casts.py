@@ -31,6 +31,8 @@ def casts(s: Subject) -> list[Finding]:
         rows = np.flatnonzero((s.origin == origin) & (pair[:, 0] == source) & (pair[:, 1] == target))
         dur, read, written = s.dur[rows], s.floors.of("read")[rows], s.floors.of("written")[rows]
         time = float(dur.sum())
+        if not time:  # no duration was recorded
+            continue
         # Fused into its consumer the copy writes nothing, but what it read is still read there.
         still = dur * np.nan_to_num(read / (read + written), nan=1.0)
         out.append(
