@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from fractions import Fraction
 from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from hta_dsv4 import load, shipped
 from hta_dsv4.analysis import shares as sh
+from hta_dsv4.analysis.counted import step_times
 from hta_dsv4.runs import comparing
 from hta_dsv4.runs.run import Run
 from tests.conftest import cli
@@ -117,9 +119,12 @@ def test_json_says_which_time_it_is_of():
     (pair,) = body["explanation"]["pairs"]
     for side, v in zip(("base", "other"), body["variants"], strict=True):
         assert abs(pair["per_step"][side]["between_ns"] * v["gaps"] - v["between_ns"]) <= v["gaps"]
-    for times in pair["per_step"].values():
-        assert times["wall_ns"] == times["sum_ns"] - times["overlap_ns"] + times["idle_ns"]
-        assert times["sum_ns"] == times["own_ns"] + times["early_ns"]
+    for side, total in pair["over_steps"].items():
+        assert total["wall_ns"] == total["sum_ns"] - total["overlap_ns"] + total["idle_ns"]
+        assert total["sum_ns"] == total["own_ns"] + total["early_ns"]
+        for key, ns in total.items():
+            parts = pair["per_step"][side]["gaps"] if key == "between_ns" else pair["steps"][side]
+            assert abs(pair["per_step"][side][key] - Fraction(ns, parts)) <= Fraction(1, 2)
     assert sum(r["delta_ns"] for r in pair["rows"]) == pair["per_step"]["delta"]["own_ns"]
     assert pair["wall_change"]["verdict"] == "beyond spread"
 
@@ -177,10 +182,36 @@ def pair_steps(pair):
 
 @pytest.mark.parametrize("name", ["tuned", "fp8_split", "cuda_graph", "split_k"])
 def test_the_rows_below_a_table_add_up_as_printed(name):
-    """Sum, own, early, wall, idle as printed -> sum = own + early and wall = own + idle, to the last digit."""
-    lines = cli("shares", str(shipped.traces()[name])).stdout.splitlines()
+    """Sum, own, early, wall, idle as printed -> the nearest 0.001 us; they add up, or it says that each is rounded."""
+    done = cli("shares", str(shipped.traces()[name])).stdout
+    lines = done.splitlines()
     foot = next(i for i, line in enumerate(lines) if line.startswith("sum "))
     rows = (line.replace(" = busy", "").replace(" = overlap", "").split() for line in lines[foot : foot + 5])
     ns = {row[0]: round(1000 * float(row[1].replace(",", ""))) for row in rows}
-    assert ns["sum"] == ns["own"] + ns["early"]
-    assert ns["wall"] == ns["own"] + ns["idle"]
+    times = step_times(load(shipped.traces()[name]).counted)
+    assert {
+        k: abs(v - Fraction(int(times[k].sum()), len(times))) <= Fraction(1, 2) for k, v in ns.items()
+    } == (dict.fromkeys(ns, True))
+    exact = (ns["sum"], ns["wall"]) == (ns["own"] + ns["early"], ns["own"] + ns["idle"])
+    assert exact != ("each mean is rounded once" in done)
+
+
+def test_idle_is_the_same_in_every_command_and_a_diff_adds_up():
+    """999.677375 us idle a step -> 999.677 in idle, shares and diff, with what rounding leaves over in a row."""
+    files = [str(shipped.traces()[n]) for n in ("fp8_split", "moe_tuned")]
+
+    def cells(*arguments, row, at):
+        lines = [line for line in cli(*arguments).stdout.splitlines() if line.startswith(row)]
+        return lines[at].removeprefix(row).split()
+
+    assert cells("idle", files[0], row="idle ", at=1)[0] == "999.677"
+    assert cells("shares", files[0], row="idle ", at=0)[0] == "999.677"
+    assert cells("diff", *files, row="idle ", at=0)[0] == "999.677"
+    rows = {r: cells("diff", *files, "--full", row=r, at=-1)[:3]
+            for r in ("= own ", "- overlap ", "+ idle ", "+ rounding ", "= wall ")}  # fmt: skip
+    assert rows["+ idle "] == ["999.677", "906.854", "-92.823"]
+    assert rows["+ rounding "] == ["0.001", "0.000", "-0.001"]
+    own, overlap, *more, wall = ([round(1000 * float(c.replace(",", ""))) for c in r] for r in rows.values())
+    assert [a - b + sum(c) for a, b, *c in zip(own, overlap, *more, strict=True)] == wall
+    said = next(line for line in cli("diff", *files).stdout.splitlines() if line.startswith("  wall "))
+    assert said.endswith("= own +1,482.294, overlap 0, idle -92.823, rounding -0.001")

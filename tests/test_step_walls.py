@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -73,7 +75,7 @@ def test_a_step_left_out_parts_two_runs():
 @settings(max_examples=60, deadline=None)
 @given(activities)
 def test_walls_and_betweens_add_up_to_the_run(rows):
-    """Any overlaps of any steps -> walls + betweens = first start to last end, own >= busy, busy = the union."""
+    """Any overlaps of any steps -> walls + betweens = the run, own >= busy = the union; means are the nearest ns."""
     part = part_of(rows)
     times, extent = step_times(part), counted_extent(part)
     starts, ends = [s for s, *_ in rows], [s + d for s, d, *_ in rows]
@@ -86,7 +88,12 @@ def test_walls_and_betweens_add_up_to_the_run(rows):
     mean = StepTimes.mean(times)
     assert (mean.gaps, times["gaps"].sum()) == (extent.gaps, extent.gaps)
     assert abs(mean.between_ns * mean.gaps - extent.between_ns) <= mean.gaps
-    assert mean.wall_ns == mean.sum_ns - mean.early_ns - mean.streams_ns + mean.idle_ns
+    for key in ("sum", "own", "early", "overlap", "busy", "idle", "wall"):
+        exact = Fraction(int(times[key].sum()), len(times))
+        assert abs(getattr(mean, f"{key}_ns") - exact) <= Fraction(1, 2)
+    assert mean.own_ns == mean.sum_ns - mean.early_ns + mean.own_rounding_ns
+    assert mean.wall_ns == mean.own_ns - mean.streams_ns + mean.idle_ns + mean.wall_rounding_ns
+    assert (abs(mean.own_rounding_ns), abs(mean.wall_rounding_ns)) <= (1, 2)
 
 
 def test_four_gpus_of_one_rank_are_never_less_than_idle(tmp_path):

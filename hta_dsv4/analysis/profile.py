@@ -10,7 +10,7 @@ integers once, top down (step, bucket, role, kernel), by largest remainder, so t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import cached_property
 
 import numpy as np
@@ -32,62 +32,61 @@ KNOWN_ORIGIN_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Times per step, integers in ns that add up: ``own = sum - early``, ``wall = own - streams + idle``.
+    """Mean times per step, each rounded once to the nearest ns.
+
+    Over all steps ``own = sum - early`` and ``wall = own - streams + idle`` to the nanosecond. Of means that are each
+    rounded this holds within an ns or two; :attr:`own_rounding_ns` and :attr:`wall_rounding_ns` are what is left.
 
     Attributes:
         sum_ns: summed durations.
-        early_ns: of these, before the activity ahead in the same stream had ended.
+        own_ns: of these, what the activities add to the time their streams are busy.
+        early_ns: the rest, before the activity ahead in the same stream had ended.
         streams_ns: own time of streams that run at the same time, counted more than once: own minus busy.
+        overlap_ns: sum minus busy: early time, and streams that run at the same time.
+        busy_ns: union of the intervals.
         idle_ns: nothing runs, within the step.
+        wall_ns: first start to last end of a step.
         between_ns: from a step's last end to the next step's first start: the mean over the gaps, 0 without any.
         gaps: number of gaps that were recorded, N - 1 in a run of N steps; of a difference, the fewer of the two.
     """
 
     sum_ns: int
+    own_ns: int
     early_ns: int
     streams_ns: int
+    overlap_ns: int
+    busy_ns: int
     idle_ns: int
+    wall_ns: int
     between_ns: int = 0
     gaps: int = 0
 
     @classmethod
     def mean(cls, times: pd.DataFrame) -> StepTimes:
-        """The mean over the steps of :func:`~hta_dsv4.analysis.counted.step_times`, rounded so that times add up."""
+        """The mean over the steps of :func:`~hta_dsv4.analysis.counted.step_times`."""
         n = len(times)
-        total, own, busy, wall = (divide_half_even(int(times[k].sum()), n) for k in (SUM, OWN, BUSY, WALL))
+        total, own, busy, wall = (int(times[k].sum()) for k in (SUM, OWN, BUSY, WALL))
+        exact = (total, own, total - own, own - busy, total - busy, busy, wall - busy, wall)
         gaps = int(times[GAPS].sum())
         between = divide_half_even(int(times[BETWEEN].sum()), gaps) if gaps else 0
-        return cls(total, total - own, own - busy, wall - busy, between, gaps)
+        values = [*(divide_half_even(ns, n) for ns in exact), between, gaps]
+        return cls(*values)
 
     @property
-    def own_ns(self) -> int:
-        """What the activities add to the time their streams are busy."""
-        return self.sum_ns - self.early_ns
+    def own_rounding_ns(self) -> int:
+        """What ``sum - early`` lacks of ``own`` because each is rounded."""
+        return self.own_ns - (self.sum_ns - self.early_ns)
 
     @property
-    def overlap_ns(self) -> int:
-        """Sum minus busy: early time, and streams that run at the same time."""
-        return self.early_ns + self.streams_ns
-
-    @property
-    def busy_ns(self) -> int:
-        """Union of the intervals."""
-        return self.own_ns - self.streams_ns
-
-    @property
-    def wall_ns(self) -> int:
-        """First start to last end of a step."""
-        return self.busy_ns + self.idle_ns
+    def wall_rounding_ns(self) -> int:
+        """What ``own - streams + idle`` lacks of ``wall`` because each is rounded."""
+        return self.wall_ns - (self.own_ns - self.streams_ns + self.idle_ns)
 
     def __sub__(self, other: StepTimes) -> StepTimes:
-        return StepTimes(
-            self.sum_ns - other.sum_ns,
-            self.early_ns - other.early_ns,
-            self.streams_ns - other.streams_ns,
-            self.idle_ns - other.idle_ns,
-            self.between_ns - other.between_ns,
-            min(self.gaps, other.gaps),
-        )
+        """Of what is rounded, so that before and change make after."""
+        mine, theirs = astuple(self)[:-1], astuple(other)[:-1]
+        values = [*(a - b for a, b in zip(mine, theirs, strict=True)), min(self.gaps, other.gaps)]
+        return StepTimes(*values)
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Profile:
 
     @cached_property
     def per_step(self) -> StepTimes:
-        """Sum, early, overlap, idle and between per step, rounded so that they add up."""
+        """Sum, own, early, overlap, busy, idle, wall and between per step, each rounded once."""
         return StepTimes.mean(self.times)
 
     @property

@@ -156,15 +156,22 @@ def _wall_rows(
         before, after, moved = (getattr(t, key) for t in (base, other, change))
         return (name, *blank, us(before), us(after), signed(moved), *empty, *judged)
 
+    def rounding(key: str) -> list[tuple[str, ...]]:
+        # each time is the nearest ns to its mean; what these leave over has a row, so that the column adds up
+        left = any(getattr(t, key) for t in (base, other))
+        return [row("+ rounding", key)] if left else []
+
     after = [
         row("- overlap", "streams_ns"),
         row("+ idle", "idle_ns"),
+        *rounding("wall_rounding_ns"),
         row("= wall", "wall_ns", wall),
         _between_row(base, other, blank, empty, nothing),
     ]
     if measure(parts) == "sum":
         return [total, *after]
-    return [row("sum", "sum_ns"), row("- early", "early_ns"), ("= own", *total[1:]), *after]
+    before = [row("sum", "sum_ns"), row("- early", "early_ns"), *rounding("own_rounding_ns")]
+    return [*before, ("= own", *total[1:]), *after]
 
 
 def _between_row(

@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 
 from hta_dsv4.analysis import diff as d
+from hta_dsv4.analysis.counted import BETWEEN, BUSY, EARLY, IDLE, OVERLAP, OWN, SUM, WALL
 from hta_dsv4.analysis.idle import Idle
 from hta_dsv4.analysis.names import Match
-from hta_dsv4.analysis.profile import StepTimes
+from hta_dsv4.analysis.profile import Profile, StepTimes
 from hta_dsv4.analysis.stats import Change, Estimate
 from hta_dsv4.analysis.why import Explanation, Why
 
@@ -39,6 +40,7 @@ def _why(why: Why) -> dict[str, Any]:
             "other": _times(parts.other.per_step),
             "delta": _times(parts.change),
         },
+        "over_steps": {"base": _totals(parts.base), "other": _totals(parts.other)},
         "effects": parts.effects,
         "residual_ns": parts.residual_ns,
         "sum_change": _change(why.sum_change),
@@ -97,6 +99,12 @@ def _times(times: StepTimes) -> dict[str, int | None]:
         "between_ns": times.between_ns if times.gaps else None,
         "gaps": times.gaps,
     }
+
+
+def _totals(side: Profile) -> dict[str, int]:
+    """The same over all counted steps: sums of whole nanoseconds, nothing rounded."""
+    total = {k: int(side.times[k].sum()) for k in (SUM, OWN, EARLY, OVERLAP, IDLE, BUSY, WALL, BETWEEN)}
+    return {f"{k}_ns": ns for k, ns in total.items()}
 
 
 def _change(change: Change) -> dict[str, Any]:

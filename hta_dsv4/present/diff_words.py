@@ -54,7 +54,8 @@ def headline(why: Why) -> tuple[str, ...]:
     lines = [
         f"{what} {moved(base.own_ns, other.own_ns, why.sum_change)} = {effects}",
         f"wall {moved(base.wall_ns, other.wall_ns, why.wall_change)} = {what} {signed(change.own_ns)}, "
-        f"overlap {signed(-change.streams_ns)}, idle {signed(change.idle_ns)}",
+        f"overlap {signed(-change.streams_ns)}, idle {signed(change.idle_ns)}"
+        + (f", rounding {signed(change.wall_rounding_ns)}" if change.wall_rounding_ns else ""),
     ]
     waited = idle_words(parts.base.label, why.base_idle, parts.other.label, why.other_idle)
     return (*lines, waited) if waited else tuple(lines)

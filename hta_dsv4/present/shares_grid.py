@@ -53,21 +53,34 @@ def _legend(ranks: Sequence[RankShares]) -> str:
         "between": f"a step's end to the next one's start{mean}",
     }
     names = [name for _, label in _extent_rows(ranks) for name in label.split(" = ")]
-    return "; ".join(f"{name}: {meanings[name]}" for name in names)
+    said = "; ".join(f"{name}: {meanings[name]}" for name in names)
+    return said if all(map(_adds_up, ranks)) else f"{said}; each mean is rounded once, to 0.001 us"
+
+
+def _adds_up(rank: RankShares) -> bool:
+    """Whether the times that are printed are the differences that the legend calls them."""
+    v = _extent_values(rank)
+    differences = (
+        v["own"] - v["sum"] + v["early"], v["overlap"] - v["sum"] + v["busy"], v["streams"] - v["own"] + v["busy"],
+        v["idle"] - v["wall"] + v["busy"],
+    )  # fmt: skip
+    return not any(differences)
 
 
 def _extent_values(rank: RankShares) -> dict[str, int]:
     """The times per step, ``between`` per gap; totals where there are no steps.
 
-    Sum, own, busy and wall are rounded, and the others are their differences, so that what is printed adds up (as
-    :class:`hta_dsv4.analysis.profile.StepTimes` does).
+    Each is rounded once, as in :class:`hta_dsv4.analysis.profile.StepTimes`: a difference of two that are rounded may
+    be an ns off the mean it is meant to be.
     """
     e = rank.extent
-    total, own, busy, wall = (per_step(v, rank.steps) for v in (e.sum_ns, e.own_ns, e.busy_ns, e.wall_ns))
-    return {
-        "sum": total, "own": own, "busy": busy, "overlap": total - busy, "early": total - own,
-        "streams": own - busy, "wall": wall, "idle": wall - busy, "between": per_step(e.between_ns, e.gaps),
+    exact = {
+        "sum": e.sum_ns, "own": e.own_ns, "busy": e.busy_ns, "overlap": e.overlap_ns, "early": e.early_ns,
+        "streams": e.streams_ns, "wall": e.wall_ns, "idle": e.idle_ns,
     }  # fmt: skip
+    return {k: per_step(ns, rank.steps) for k, ns in exact.items()} | {
+        "between": per_step(e.between_ns, e.gaps)
+    }
 
 
 def shares_grid(shares: Shares, top: int = 0) -> Grid:
