@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+from fractions import Fraction
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -209,3 +211,23 @@ def test_command_line_forms() -> None:
     assert len(lines) == 1 + len(variant["rows"])
     assert cli("fill", "h200_probe", "--md").stdout.startswith("**h200")
     assert cli("fill", "h200_probe", "--by", "nonsense").returncode == 2
+
+
+def test_empty_time_is_rounded_once() -> None:
+    """fp8_split's 18,416 launches, 9,744 of them underfilled -> the exact 2,221,189.446 ns a step, rounded once."""
+    found = hta_dsv4.load(hta_dsv4.traces()["fp8_split"]).fill()
+    rows = found.launches[found.launches[f.UNDERFILLED].fillna(False).astype(bool)]
+    pairs = zip(rows[f.OWN_NS], rows[f.CTAS], rows[f.SMS], strict=True)
+    exact = sum((Fraction(int(own) * int(sms - ctas), int(sms)) for own, ctas, sms in pairs), Fraction())
+    assert found.empty_ns == int(found.table[f.EMPTY_NS].sum()) == round(exact)
+    assert int(found.table[f.EMPTY_NS_PER_STEP].sum()) == round(exact / found.steps) == 2_221_189
+    for _, one in found.table.iterrows():
+        mine = rows[rows["kernel"] == one["kernel"]]
+        assert abs(one[f.EMPTY_NS] - float((mine[f.OWN_NS] * (132 - mine[f.CTAS])).sum()) / 132) < 1
+
+
+def test_gpus_of_two_sizes_are_added_up_exactly() -> None:
+    """Launches of 1 ns with 1 CTA on 3 and on 2 SMs -> 2/3 + 1/2 ns each pair, rounded once: 3 pairs are 3.5 ns."""
+    table = pd.DataFrame({"kernel": ["a"] * 6, f.SMS: [3, 2] * 3, "empty_sm_ns": [2, 1] * 3})
+    parts, of = f._empty(table, ["kernel"], pd.Index(["a"]))
+    assert Fraction(parts[0], of) == Fraction(7, 2)

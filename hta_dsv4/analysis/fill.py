@@ -4,7 +4,8 @@
 * capacity: resident x SMs. waves: CTAs / capacity. A launch of 2.1 waves runs three, the last one tenth full;
 * underfilled: fewer CTAs than SMs, so that some SMs have nothing of it to do, whatever each CTA needs.
 * empty: own time (:mod:`hta_dsv4.analysis.own_time`) x the part of the SMs that an underfilled launch leaves without a
-  CTA: what a split of its work over more CTAs could win at most. 128 CTAs on 132 SMs are underfilled, and leave 3 %.
+  CTA: what a split of its work over all SMs wins at most where each SM gets one CTA, or gets no more done with several.
+  A kernel that waits for memory may win more with several per SM. 128 CTAs on 132 SMs leave 3 % empty.
 
 CTAs, resident, capacity and waves follow from the launch and the device. The tail's *time* is modelled: it assumes that
 all CTAs of a launch take equally long. Where the trace lacks what a figure needs, the figure is missing and says why.
@@ -12,8 +13,10 @@ all CTAs of a launch take equally long. Where the trace lacks what a figure need
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +24,7 @@ import pandas as pd
 
 from hta_dsv4.analysis.occupancy import SmLimits, device_entry, device_limits, resident_ctas
 from hta_dsv4.analysis.own_time import own_ns
+from hta_dsv4.analysis.profile import apportion
 from hta_dsv4.analysis.shares import KEYS, divide_half_even, parse_by
 from hta_dsv4.analysis.window import Window
 from hta_dsv4.trace import activities as col
@@ -63,6 +67,9 @@ TAIL_NS, TAIL_NS_PER_STEP = (
 )  # modelled: time x share of the last wave's empty slots
 UNKNOWN_LAUNCHES = "unknown_launches"  # launches without CTAs or SMs: neither underfilled nor not
 
+_EMPTY_SM_NS = "empty_sm_ns"  # int: of a launch, own time x SMs without a CTA
+_FIXED = 1 << 20  # parts of an ns in which modelled times are added up
+
 _GRID = (col.GRID_X, col.GRID_Y, col.GRID_Z)
 _BLOCK = (col.BLOCK_X, col.BLOCK_Y, col.BLOCK_Z)
 
@@ -83,7 +90,7 @@ class Fill:
         empty_ns: own time of these x the part of the SMs that they leave empty, as time of the whole GPU.
         tail_ns: modelled time that partly empty last waves cost.
         unknown_launches: launches whose CTAs or SMs the trace does not say.
-        launches: one row per launch (columns above), with the keys.
+        launches: one row per launch (columns above), with the keys; its empty and tail times are float64, not rounded.
         table: one row per key, most empty time first.
         notes: what is missing and why, what is assumed.
     """
@@ -213,13 +220,15 @@ def fill(
         **{k: kernels[KEYS[k]].astype(str) for k in keys}, **{TIME_NS: kernels[col.DUR_NS]}
     )
     tail = launches[TIME_NS] * _empty_tail(launches)
-    launches[TAIL_NS] = tail.round().astype("int64")
+    launches[TAIL_NS] = tail
     under = launches[UNDERFILLED].fillna(False).astype(bool)
     launches[UNDERFILLED_NS] = launches[TIME_NS].where(under, 0)
     launches[OWN_NS] = pd.Series(own_ns(part.activities), index=part.activities.index).loc[launches.index]
     # a copy has no CTAs; a kernel without grid or a GPU without SMs has no empty part that is known
-    part_empty = 1 - launches[CTAS].astype("Float64") / launches[SMS].astype("Float64")
-    launches[EMPTY_NS] = (launches[OWN_NS] * part_empty.where(under, 0.0).fillna(0.0)).round().astype("int64")
+    empty_sms = (launches[SMS] - launches[CTAS]).where(under, 0).fillna(0).astype("int64")
+    launches[_EMPTY_SM_NS] = launches[OWN_NS] * empty_sms
+    launches[EMPTY_NS] = launches[_EMPTY_SM_NS] / launches[SMS].fillna(1).astype("int64")
+    table = _table(launches, keys, part.steps)
     return Fill(
         label=label,
         by=keys,
@@ -230,11 +239,11 @@ def fill(
         underfilled_ns=int(launches[UNDERFILLED_NS].sum()),
         underfilled_launches=int(under.sum()),
         own_ns=int(launches[OWN_NS].sum()),
-        empty_ns=int(launches[EMPTY_NS].sum()),
-        tail_ns=int(launches[TAIL_NS].sum()),
+        empty_ns=int(table[EMPTY_NS].sum()),
+        tail_ns=int(table[TAIL_NS].sum()),
         unknown_launches=int(launches[UNDERFILLED].isna().sum()),
-        launches=launches,
-        table=_table(launches, keys, part.steps),
+        launches=launches.drop(columns=_EMPTY_SM_NS),
+        table=table,
         notes=(*_missing(launches), *notes),
     )
 
@@ -255,8 +264,17 @@ def _table(launches: pd.DataFrame, keys: tuple[str, ...], steps: int) -> pd.Data
            UNKNOWN_LAUNCHES: launches[UNDERFILLED].isna().astype("int64")}
     )  # fmt: skip
     grouped = work.groupby(list(keys), sort=False)
-    summed = [TIME_NS, OWN_NS, UNDERFILLED_NS, UNDERFILLED_LAUNCHES, EMPTY_NS, TAIL_NS, UNKNOWN_LAUNCHES]
+    summed = [TIME_NS, OWN_NS, UNDERFILLED_NS, UNDERFILLED_LAUNCHES, UNKNOWN_LAUNCHES]
     table = grouped[summed].sum()
+    empty = _empty(work, list(keys), table.index)
+    tail = [round(float(ns) * _FIXED) for ns in grouped[TAIL_NS].sum()], _FIXED
+    for (parts, of), column, each in (
+        (empty, EMPTY_NS, EMPTY_NS_PER_STEP), (tail, TAIL_NS, TAIL_NS_PER_STEP),
+    ):  # fmt: skip
+        table[column] = _rounded_once(parts, of)
+        table[each] = pd.array(
+            _rounded_once(parts, of * steps) if steps else [pd.NA] * len(table), dtype="Int64"
+        )
     table[LAUNCHES] = grouped.size()
     table[CTAS_MIN], table[CTAS_MAX] = grouped[CTAS].min(), grouped[CTAS].max()
     for column, source in ((CTAS_MEDIAN, CTAS), (RESIDENT_MEDIAN, RESIDENT), (WAVES_MEDIAN, WAVES)):
@@ -266,8 +284,7 @@ def _table(launches: pd.DataFrame, keys: tuple[str, ...], steps: int) -> pd.Data
     named = most.reset_index(LIMITED_BY)[LIMITED_BY]
     table[LIMITED_BY] = named.reindex(table.index).fillna("")
     for total, per_step in (
-        (TIME_NS, TIME_NS_PER_STEP), (UNDERFILLED_NS, UNDERFILLED_NS_PER_STEP), (EMPTY_NS, EMPTY_NS_PER_STEP),
-        (TAIL_NS, TAIL_NS_PER_STEP),
+        (TIME_NS, TIME_NS_PER_STEP), (UNDERFILLED_NS, UNDERFILLED_NS_PER_STEP),
     ):  # fmt: skip
         values = [divide_half_even(int(v), steps) if steps else pd.NA for v in table[total]]
         table[per_step] = pd.array(values, dtype="Int64")
@@ -280,6 +297,22 @@ def _table(launches: pd.DataFrame, keys: tuple[str, ...], steps: int) -> pd.Data
         LIMITED_BY, WAVES_MEDIAN, TAIL_NS, TAIL_NS_PER_STEP, UNKNOWN_LAUNCHES,
     ]  # fmt: skip
     return table[order].reset_index(drop=True)
+
+
+def _empty(work: pd.DataFrame, keys: list[str], rows: pd.Index[Any]) -> tuple[list[int], int]:
+    """Empty time of each row, exactly: whole numbers, and how many of them are an ns."""
+    by_size = work[work[_EMPTY_SM_NS] > 0].groupby([*keys, SMS], sort=False)[_EMPTY_SM_NS].sum()
+    sizes = [int(s) for s in by_size.index.get_level_values(SMS)]
+    every = math.lcm(*set(sizes))
+    total = dict.fromkeys(rows, 0)
+    for (*key, _), sms, sm_ns in zip(by_size.index, sizes, by_size, strict=True):
+        total[key[0] if len(key) == 1 else tuple(key)] += int(sm_ns) * (every // sms)
+    return list(total.values()), every
+
+
+def _rounded_once(numerators: list[int], parts: int) -> list[int]:
+    """Whole ns near ``numerators / parts`` that add up to their sum, rounded."""
+    return apportion(divide_half_even(sum(numerators), parts), numerators, parts)
 
 
 def _median_by_time(work: pd.DataFrame, keys: list[str], column: str) -> pd.Series[float]:

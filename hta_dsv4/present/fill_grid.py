@@ -18,6 +18,8 @@ _COLUMNS = (
     f.RESIDENT_MEDIAN, f.LIMITED_BY, f.WAVES_MEDIAN, f.TAIL_NS, f.TAIL_NS_PER_STEP, f.UNKNOWN_LAUNCHES,
 )  # fmt: skip
 
+_EMPTY, _TAIL = (f.EMPTY_NS, f.EMPTY_NS_PER_STEP), (f.TAIL_NS, f.TAIL_NS_PER_STEP)
+
 
 def fill_grid(found: Fill, top: int = 0) -> Grid:
     """One row per key: its time, how much of it leaves SMs empty, CTAs, residency, waves and the tail."""
@@ -32,19 +34,19 @@ def fill_grid(found: Fill, top: int = 0) -> Grid:
     blank = ("",) * (len(found.by) - 1)
     if shown < len(found.table):
         rest = found.table.iloc[shown:]
-        time, empty, tail = (int(rest[c].sum()) for c in (f.OWN_NS, f.EMPTY_NS, f.TAIL_NS))
-        rows.append((f"({len(rest)} more)", *blank, *_times(found, time, int(rest[f.LAUNCHES].sum()), empty), *[""] * 5,
-                     us(per_step(tail, found.steps))))  # fmt: skip
+        rows.append(
+            (f"({len(rest)} more)", *blank, *_times(found, rest), *[""] * 5, us(_sum(found, rest, _TAIL)))
+        )
     total = (
         "all kernels", *blank,
-        *_times(found, found.own_ns, len(found.launches), found.empty_ns), *[""] * 5,
-        us(per_step(found.tail_ns, found.steps)),
+        *_times(found, found.table), *[""] * 5, us(_sum(found, found.table, _TAIL)),
     )  # fmt: skip
     sms = "/".join(map(str, found.sms)) or "unknown number of"
     title = f"{found.label}: {steps_said(found.steps)}, {sms} SMs"
     notes = (
         f"empty: own time x the part of the SMs without a CTA, where a launch has fewer CTAs than SMs "
-        f"({found.underfilled_launches:,} of {len(found.launches):,} launches): at most what more CTAs could win",
+        f"({found.underfilled_launches:,} of {len(found.launches):,} launches): at most what "
+        "more CTAs win if an SM gets no more done with several of them than with one; findings takes it that it does",
         "median: by time. CTAs/SM: as many fit at once, an upper bound. tail: empty slots of the last wave, modelled "
         "with CTAs of equal length",
         *found.notes,
@@ -52,12 +54,18 @@ def fill_grid(found: Fill, top: int = 0) -> Grid:
     return Grid(title, headers, tuple(rows), (total,), notes, left=len(found.by))
 
 
-def _times(found: Fill, time: int, launches: int, empty: int) -> tuple[str, ...]:
+def _sum(found: Fill, rows: pd.DataFrame, columns: tuple[str, str]) -> int:
+    """Of some rows, per step where there are steps."""
+    return int(rows[columns[bool(found.steps)]].sum())
+
+
+def _times(found: Fill, rows: pd.DataFrame) -> tuple[str, ...]:
+    time, launches, empty = (int(rows[c].sum()) for c in (f.OWN_NS, f.LAUNCHES, f.EMPTY_NS))
     share = f"{100 * empty / time:.1f}" if time else ABSENT
     count = launches / max(found.steps, 1)
     return (
         us(per_step(time, found.steps)), f"{count:,.0f}" if count.is_integer() else f"{count:,.2f}",
-        us(per_step(empty, found.steps)), share,
+        us(_sum(found, rows, _EMPTY)), share,
     )  # fmt: skip
 
 
@@ -66,12 +74,12 @@ def _row(found: Fill, row: pd.Series[Any]) -> tuple[str, ...]:
     ctas = ABSENT if pd.isna(low) else f"{low:,}" if low == high else f"{low:,}..{high:,}"
     return (
         *(str(row[k]) for k in found.by),
-        *_times(found, int(row[f.OWN_NS]), int(row[f.LAUNCHES]), int(row[f.EMPTY_NS])),
+        *_times(found, row.to_frame().T),
         ctas,
         *(ABSENT if pd.isna(v) else f"{v:,}" for v in (row[f.CTAS_MEDIAN], row[f.RESIDENT_MEDIAN])),
         row[f.LIMITED_BY] or ABSENT,
         ABSENT if pd.isna(row[f.WAVES_MEDIAN]) else f"{row[f.WAVES_MEDIAN]:,.2f}",
-        us(per_step(int(row[f.TAIL_NS]), found.steps)),
+        us(int(row[_TAIL[bool(found.steps)]])),
     )
 
 

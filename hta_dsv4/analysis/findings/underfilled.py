@@ -21,7 +21,9 @@ from hta_dsv4.analysis.findings.finding import (
     said,
     together,
 )
+from hta_dsv4.analysis.findings.phases import step_phases
 from hta_dsv4.analysis.findings.subject import COMMUNICATION, Subject
+from hta_dsv4.analysis.phases import TWICE, kernel_times, phases
 from hta_dsv4.trace import activities as col
 
 RULE = "underfilled"
@@ -73,6 +75,7 @@ def underfilled(s: Subject) -> list[Finding]:
     helpers = np.array([c.source.startswith("counted at") for c in s.floors.costs], dtype=bool)[s.floors.code]
     few = kernel & ~helpers & (s.bucket != COMMUNICATION) & (s.ctas < s.sms) & (s.dur >= LONG_NS)
     columns = _columns(s)
+    long = _long_launches(s)
     out = []
     for name in sorted(set(s.name[few])):
         mine = few & (s.name == name)
@@ -88,7 +91,11 @@ def underfilled(s: Subject) -> list[Finding]:
                     key = (int(ctas), count)
                     sizes[key] = sizes.get(key, 0.0) + float(s.dur[rows].sum())
         if claims:
-            out.append(_finding(s, name, together(claims), sizes, bool((columns[mine] > 0).all())))
+            out.append(
+                _finding(
+                    s, name, together(claims), sizes, bool((columns[mine] > 0).all()), long.get(name, "")
+                )
+            )
     return out
 
 
@@ -110,12 +117,37 @@ def _claim(s: Subject, rows: Ints, part: float) -> Claim:
     return claim(rows, dur, (dur + likely) / 2, likely, np.maximum(dur * part, floor))
 
 
+def _long_launches(s: Subject) -> dict[str, str]:
+    """Kernels that another finding calls longer in some steps: which of their launches are, and what is not known."""
+    named = {name for finding in step_phases(s) for name in finding.kernels}
+    out = {}
+    for phase in phases(kernel_times(s.part)) if named else ():
+        rows = np.flatnonzero(s.name == phase.kernel)
+        step = s.part.step[rows]
+        each = np.bincount(step, minlength=s.steps)
+        if phase.kernel not in named or each.min() != each.max():
+            continue
+        # the same launches step by step
+        dur = s.dur[rows[np.argsort(step, kind="stable")]].reshape(s.steps, -1)
+        inside = np.array(phase.long)
+        mine = dur[inside].mean(axis=0) >= TWICE * dur[~inside].mean(axis=0)
+        if mine.any():
+            high, low = (float(np.median(dur[chosen][:, mine])) for chosen in (inside, ~inside))
+            out[phase.kernel] = (
+                f"; {int(mine.sum())} of its {int(each[0])} launches a step take {said(high)} each in {phase.often}, "
+                f"{said(low)} in the others: the long ones are what counts, and it may be that few of their CTAs have "
+                "work, which the trace does not say"
+            )
+    return out
+
+
 def _finding(
-    s: Subject, name: str, made: Claim, sizes: dict[tuple[int, int], float], tokens: bool
+    s: Subject, name: str, made: Claim, sizes: dict[tuple[int, int], float], tokens: bool, long: str
 ) -> Finding:
     rows, sms = made.rows, float(s.sms[made.rows].max())
     (ctas, count), _ = max(sizes.items(), key=lambda item: (item[1], item[0]))
     time = float(s.dur[rows].sum()) / s.steps
+    shared = any(c * n > sms for c, n in sizes)
     others = "" if len(sizes) == 1 else f" (most of its time; {len(sizes)} sizes in all)"
     return Finding(
         RULE, ATTACK,
@@ -130,7 +162,9 @@ def _finding(
         **s.about(rows), **s.saved(made), label=MODELLED,
         confidence=0.75 if tokens else 0.5,
         because="CTAs and SMs are the trace's; assumed: the work divides evenly and combining takes one more small "
-        f"launch ({said(s.small_ns)} here)" + ("" if tokens else "; whether its work can be divided is not known"),
+        f"launch ({said(s.small_ns)} here)" + ("" if tokens else "; whether its work can be divided is not known")
+        + ("; the most if CTAs that share an SM do not slow each other; if they do, it is the empty time of fill"
+           if shared else "") + long,
         check="hta-dsv4 fill TRACE, and the kernel alone at this size with 1, 2, 4, ... splits",
         action=f"divide its inner loop (tokens, or k of a product) over {count} programs and combine them: as many as "
         f"give each SM a CTA, at most {MOST_SPLITS}" + (f", at least {LEAST_TOKENS} tokens each" if tokens else "")
