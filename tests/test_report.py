@@ -124,6 +124,11 @@ def test_layers_and_steps_of_the_last_variant_are_at_hand_or_said_to_be_missing(
     assert {"mhc_fused: layer x bucket, us/step", "mhc_fused: step x bucket, us"} < set(eager.folded)
     assert "cuda_graph: step x bucket, own us" in graph.folded
     assert any("--companion" in t for t in graph.text)
+    # one wording in a report, also of a variant in which nothing starts early
+    assert {"mhc_fused: bucket x origin, % of own time", "cuda_graph: bucket x origin, % of own time"} < set(
+        graph.folded
+    )
+    assert "mhc_fused: bucket x origin, % of the sum" in eager.folded
 
 
 def test_plotly_is_in_the_page_once(page):

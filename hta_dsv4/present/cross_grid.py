@@ -29,7 +29,8 @@ def cross_grid(shares: Shares, own: bool = False) -> Grid:
 
     Args:
         shares: of one variant, by two keys; with several ranks the median one is shown.
-        own: of own times, beside tables that are, not of the sum.
+        own: of own times, beside tables that are, not of the sum. Their title says so also of a variant without early
+            starts, of which both are the same.
 
     Returns:
         Rows of the first key and columns of the second, largest first and ``unknown`` last; each cell in percent of
@@ -44,7 +45,7 @@ def cross_grid(shares: Shares, own: bool = False) -> Grid:
         index=first, columns=second, values=sh.OWN_NS if own else sh.TIME_NS, aggfunc="sum", sort=False
     )
     total = int(table[sh.OWN_NS].sum()) if own else rank.extent.sum_ns
-    kind = "own time" if own and rank.extent.early_ns else "the sum"
+    kind = "own time" if own else "the sum"
     rows = wide.sum(axis=1).sort_values(ascending=False, kind="stable").index.tolist()
     if place:
         rows = table[first].drop_duplicates().tolist()
@@ -67,7 +68,7 @@ def cross_grid(shares: Shares, own: bool = False) -> Grid:
     last = ("mean" if steps else "sum", cell(float(total), rank.steps),
             *(cell(float(wide[c].sum()), rank.steps) for c in columns))  # fmt: skip
     unit = f"% of {kind}" if not place else "us" if steps or not rank.steps else "us/step"
-    if place and own and rank.extent.early_ns:
+    if place and own:
         unit = f"own {unit}"
     notes = (*shares.notes, *shares.early_note) if place else (_headline(shares, own),) if total else ()
     return Grid(

@@ -13,12 +13,13 @@ from hta_dsv4.present.grid import per_step, us
 _UNKNOWN = "unknown"
 
 
-def heatmap(shares: Shares, theme: str = "light") -> go.Figure:
+def heatmap(shares: Shares, theme: str = "light", own: bool | None = None) -> go.Figure:
     """Share of the GPU time by two keys: of own time where launches start early, as in the bars, else of the sum.
 
     Args:
         shares: one variant's shares by two keys, ``bucket,origin`` as a rule; of several ranks the median one.
         theme: ``light`` or ``dark``.
+        own: call it own time, beside variants that have early starts; by default where this one has them.
 
     Returns:
         Rows of the first key and columns of the second, largest first, ``unknown`` last; every cell labelled that has
@@ -32,7 +33,7 @@ def heatmap(shares: Shares, theme: str = "light") -> go.Figure:
     first, second = shares.by
     rank = shares.median_rank
     whole = int(rank.table[sh.OWN_NS].sum()) or 1
-    of = "own time" if rank.extent.early_ns else "the sum"
+    of = "own time" if (rank.extent.early_ns if own is None else own) else "the sum"
     table = rank.table.assign(part=rank.table[sh.OWN_NS] / whole)
     rows = _order(table.groupby(first)[sh.OWN_NS].sum().to_dict())
     columns = _order(table.groupby(second)[sh.OWN_NS].sum().to_dict())
