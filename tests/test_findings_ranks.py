@@ -31,7 +31,7 @@ def test_two_ranks_tell_transfer_from_wait(both: Findings) -> None:
     (one,) = [r.finding for r in both.ranked if r.finding.rule == "communication"]
     assert "88 collectives a step, 713.2 us transfer (2.3 % of the GPU time) and 59.0 us waiting" in one.title
     assert "87 all_reduce of 256 KiB a step take 7.8 us each: bound by latency" in one.title
-    assert one.title.endswith("(at the link's speed 0.7 us)")
+    assert one.title.endswith("(at the link's speed 0.667 us)")
     assert one.recoverable is None  # NCCL itself takes 7.1 us with nothing beside it, and one shot 7.8
     assert "nothing over 20 % faster was measured" in one.unknown_because
     assert "713.2 us" in one.unknown_because
@@ -45,7 +45,7 @@ def test_no_other_rule_speaks_of_collectives(both: Findings) -> None:
     assert not [f.title for f in others if f.rule != "communication" and any("nccl" in k for k in f.kernels)]
     first = both.ranked[0].finding
     assert first.title.startswith("fp4_moe of moe: 20.7 ms")
-    assert "floor of 8.4 ms" in first.title
+    assert "floor of 8.36 ms" in first.title
 
 
 def test_one_rank_alone_asks_for_the_others() -> None:

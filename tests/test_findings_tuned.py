@@ -28,7 +28,7 @@ def found(name: str) -> Findings:
 
 
 def test_divided_projections_save_what_was_promised() -> None:
-    """Tuned puts the FP8 projections first, in fp8_split they are divided -> saved within the range; listed no more."""
+    """Tuned puts the FP8 projections first, in fp8_split they are divided -> saved within the range, none to split."""
     first = found("tuned").ranked[0].finding
     assert first.rule == "underfilled"
     assert first.title.startswith("_fp8_block_gemm_kernel: 64 CTAs on 132 SMs")
@@ -41,7 +41,45 @@ def test_divided_projections_save_what_was_promised() -> None:
     assert first.recoverable is not None
     assert first.recoverable.low < saved < first.recoverable.high
     assert saved == pytest.approx(1.368e6, rel=0.01)
-    assert not any("_fp8_block_gemm_kernel" in r.finding.title for r in found("fp8_split").ranked)
+    assert not any(
+        "_fp8_block_gemm_kernel" in r.finding.title
+        for r in found("fp8_split").ranked
+        if r.finding.rule == "underfilled"
+    )
+
+
+def test_one_kernel_in_many_origins_is_one_finding() -> None:
+    """fp8_split: FP8 projections of four origins, none large alone -> first, together, and no origin told beside it."""
+    done = found("fp8_split")
+    first = done.ranked[0]
+    assert first.finding.rule == "floor_headroom"
+    assert first.finding.title.startswith(
+        "_fp8_block_gemm_kernel in 4 origins (o_proj 1.1 ms, qkv_proj 713.1 us, "
+    )
+    assert "2.5 ms (8.5 % of the GPU time) against a floor of 1.31 ms" in first.finding.title
+    assert first.finding.launches == 279
+    assert first.share == pytest.approx(0.026, abs=0.001)
+    shares = load("fp8_split").shares("kernel").table.set_index("kernel")
+    assert first.finding.time_ns <= shares.loc["_fp8_block_gemm_kernel", "time_ns_per_step"]
+    told = [r.finding for r in (*done.smaller, *done.covered) if r.finding.rule == "floor_headroom"]
+    assert told
+    assert not any("_fp8_block_gemm_kernel" in f.kernels for f in told)
+
+
+def test_small_launches_are_spoken_of() -> None:
+    """fp8_split, 7.5 % of the time in launches under 3 us -> too little to list, a note; at one request a finding."""
+    done = found("fp8_split")
+    assert not any(r.finding.rule == "small_launches" for r in done.ranked)
+    (note,) = (n for n in done.notes if n.startswith("launches under 3 us"))
+    assert note.startswith(
+        "launches under 3 us: 1,210 a step, 2.2 ms (7.5 % of the GPU time; norm_act_quant 543.2 us"
+    )
+    assert "need 185 us of it" in note
+    assert note.endswith("at most 607 fewer, 401 us a step")
+    one = next(r for r in found("tuned_c1").ranked if r.finding.rule == "small_launches")
+    assert (one.remaining is not None and one.remaining.low) == 0
+    assert one.finding.confidence == 0.3
+    assert not any(n.startswith("launches under") for n in found("tuned_c1").notes)
 
 
 def test_the_hopper_form_is_known_for_what_it_is() -> None:

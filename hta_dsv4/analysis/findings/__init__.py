@@ -7,13 +7,22 @@ its line in :data:`RULES`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hta_dsv4.analysis.findings.casts import casts
 from hta_dsv4.analysis.findings.communicating import communicating
-from hta_dsv4.analysis.findings.finding import WALL, Claim, Evidence, Finding, Recoverable, percent, said
+from hta_dsv4.analysis.findings.finding import (
+    WALL,
+    Claim,
+    Evidence,
+    Finding,
+    Recoverable,
+    about,
+    percent,
+    said,
+)
 from hta_dsv4.analysis.findings.floor_headroom import floor_headroom
 from hta_dsv4.analysis.findings.fp32_products import fp32_products
 from hta_dsv4.analysis.findings.glue_chains import glue_chains
@@ -21,6 +30,8 @@ from hta_dsv4.analysis.findings.launch_bound import launch_bound
 from hta_dsv4.analysis.findings.phases import step_phases
 from hta_dsv4.analysis.findings.ranking import MATERIAL, Findings, Ranked, rank
 from hta_dsv4.analysis.findings.redundant_reads import redundant_reads
+from hta_dsv4.analysis.findings.small_launches import RULE as SMALL
+from hta_dsv4.analysis.findings.small_launches import TELLING, small_launches
 from hta_dsv4.analysis.findings.static_maximum import static_maximum
 from hta_dsv4.analysis.findings.subject import Subject, subject
 from hta_dsv4.analysis.findings.trust import missing, profiler_overhead, unknown_share
@@ -47,6 +58,7 @@ RULES = (
     Rule("would tensor cores help FP32 products?", fp32_products),
     Rule("do launches leave SMs empty?", underfilled),
     Rule("which chains of glue repeat?", glue_chains),
+    Rule("which small launches are there besides?", small_launches),
     Rule("which copies only change the dtype?", casts),
     Rule("which kernels are far from their floor, which are at it?", floor_headroom),
     Rule("what do ranks tell each other, with nothing beside it?", communicating),
@@ -74,7 +86,7 @@ def find(s: Subject, rules: Sequence[Rule] = RULES, *, material: float = MATERIA
             s.label, 0, 0, 0, material, notes=("no steps: nothing can be said per step; see hta-dsv4 info",)
         )
     found = [f for rule in rules for f in rule.apply(s)]
-    return rank(
+    ranked = rank(
         s.label,
         found,
         s.dur,
@@ -84,6 +96,16 @@ def find(s: Subject, rules: Sequence[Rule] = RULES, *, material: float = MATERIA
         step_ns=s.step_ns,
         material=material,
         notes=(*_notes(s, found), *early_note(s.part.activities, s.steps)),
+    )
+    return replace(ranked, notes=(*_many_small(s, ranked), *ranked.notes))
+
+
+def _many_small(s: Subject, found: Findings) -> tuple[str, ...]:
+    """Small launches that take much together, where what they would save for sure is too little to be listed."""
+    return tuple(
+        f"{r.finding.title}, {about(r.remaining.high)} a step"
+        for r in found.smaller
+        if r.finding.rule == SMALL and r.remaining and r.finding.time_ns >= TELLING * s.own_ns
     )
 
 

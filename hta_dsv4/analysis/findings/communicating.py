@@ -20,6 +20,7 @@ from hta_dsv4.analysis.findings.finding import (
     Evidence,
     Finding,
     Ints,
+    about,
     claim,
     percent,
     said,
@@ -102,7 +103,7 @@ def communicating(s: Subject) -> list[Finding]:
 
 def _verdict(x: Speed) -> str:
     """One kind of collective in short."""
-    side = f"at the link's speed {(x.link_ns or 0) / 1e3:,.1f} us"
+    side = f"at the link's speed {about(x.link_ns or 0.0)}"
     bound = "neither latency nor bandwidth" if x.bound == NEITHER else x.bound
     bound = f"not bound by {BANDWIDTH}" if x.bound == NOT_BANDWIDTH else f"bound by {bound}"
     return (

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from hta_dsv4.analysis.digits import three_digits
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -152,9 +154,19 @@ def said(ns: float) -> str:
     return f"{ns / 1e6:,.1f} ms" if abs(ns) >= 1e6 else f"{ns / 1e3:,.1f} us"
 
 
-def rate(gb_s: float) -> str:
-    """A bandwidth for a sentence, without its unit: three digits."""
-    return f"{gb_s:,.0f}" if gb_s >= 100 else f"{gb_s:.3g}"
+def about(ns: float) -> str:
+    """A time that is a model's, for a sentence: three digits, as its evidence is written."""
+    return f"{three_digits(ns / 1e6)} ms" if abs(ns) >= 1e6 else f"{three_digits(ns / 1e3)} us"
+
+
+def rate(value: float, label: str = MODELLED) -> str:
+    """A bandwidth or a rate for a sentence, without its unit: as its evidence is written.
+
+    Args:
+        value: GB/s, TFLOP/s, ...
+        label: MEASURED keeps all digits before the point, three at least; else three digits.
+    """
+    return f"{value:,.0f}" if label == MEASURED and value >= 1000 else three_digits(value)
 
 
 def percent(part: float, whole: float) -> str:

@@ -69,11 +69,19 @@ def chains(s: Subject) -> dict[str, Chains]:
     return out
 
 
+def repeated(s: Subject) -> dict[str, Chains]:
+    """Origin -> its chains, where they repeat within a step."""
+    return {who: found for who, found in chains(s).items() if found.n >= REPEATS * s.steps}
+
+
+def fused(s: Subject) -> Ints:
+    """Launches that this rule asks to be fused: int64 [k], their positions."""
+    return np.concatenate([np.zeros(0, dtype=np.int64), *(found.rows for found in repeated(s).values())])
+
+
 def glue_chains(s: Subject) -> list[Finding]:
     """One finding per origin whose chains repeat within a step."""
-    return [
-        _finding(s, who, found) for who, found in chains(s).items() if found.n >= REPEATS * s.steps
-    ]  # fmt: skip
+    return [_finding(s, who, found) for who, found in repeated(s).items()]
 
 
 def _finding(s: Subject, who: str, found: Chains) -> Finding:

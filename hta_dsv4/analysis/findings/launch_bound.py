@@ -13,6 +13,7 @@ from hta_dsv4.analysis.findings.finding import (
     Evidence,
     Finding,
     Recoverable,
+    about,
     percent,
     said,
 )
@@ -84,7 +85,7 @@ def _late(s: Subject, saved: Recoverable, evidence: tuple[Evidence, ...]) -> Fin
     return Finding(
         RULE, ATTACK,
         f"bound by launching: {said(s.idle.host_ns / s.steps)} of the recorded {said(graph.step_ns)} wall time the GPU "
-        f"waits for the host; as one CUDA graph a step would take about {said(graph.graph_step_ns)}"
+        f"waits for the host; as one CUDA graph a step would take about {about(graph.graph_step_ns)}"
         + (f" instead of {said(wall)} without the profiler" if known else ""),
         (*evidence, Evidence("of the activities run in graph launches already", 100 * inside, "%")),
         steps=s.idle.step_count, recoverable=saved, saves=WALL, label=MODELLED,
@@ -124,7 +125,7 @@ def _one_graph(s: Subject, evidence: tuple[Evidence, ...]) -> Finding:
     """Nothing to win: a step is one graph, and takes hardly longer than its replay."""
     assert s.idle is not None
     assert s.idle.graph is not None
-    replay = said(s.idle.graph.graph_step_ns)
+    replay = about(s.idle.graph.graph_step_ns)
     beside = "" if s.unprofiled_ns is None else f", the step without the profiler {said(s.unprofiled_ns)}"
     return Finding(
         RULE, LEAVE, f"launching: a step is one CUDA graph already; its replay takes {replay}{beside}", evidence,
@@ -141,11 +142,11 @@ def _between_steps(
     assert s.idle is not None
     assert s.idle.graph is not None
     graph, known = s.idle.graph, s.unprofiled_ns is not None
-    what, step = ("replay", graph.graph_step_ns) if one_graph else ("step", graph.step_ns)
+    what, length = ("replay", about(graph.graph_step_ns)) if one_graph else ("step", said(graph.step_ns))
     if known:
         title = (
             f"between graph replays: a step takes {said(s.step_ns)} without the profiler, the replay itself "
-            f"{said(step)}"
+            f"{length}"
         )
         because = (
             "the step is one graph already; a loop that waits for every step, as a capture's may, has this time, and a "
@@ -154,7 +155,7 @@ def _between_steps(
     else:
         title = (
             f"between {'graph replays' if one_graph else 'steps'}: before each the GPU waits {said(saved.high)} for "
-            f"the host (median), so a {what} of {said(step)} takes {said(s.step_ns)} as recorded"
+            f"the host (median), so a {what} of {length} takes {said(s.step_ns)} as recorded"
         )
         because = (
             "nothing was queued, and the host was in no call that waits, as far as the trace shows. The profiler makes "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hta_dsv4.analysis.findings.finding import ATTACK, MODELLED, Evidence, Finding, claim, percent, said
+from hta_dsv4.analysis.findings.finding import ATTACK, MODELLED, Evidence, Finding, claim, percent, rate, said
 from hta_dsv4.analysis.findings.subject import Subject
 
 RULE = "redundant_reads"
@@ -53,9 +53,9 @@ def redundant_reads(s: Subject) -> list[Finding]:
         out.append(
             Finding(
                 RULE, ATTACK,
-                f"{origin}: {about['kernels'][0]} reads its tokens {ratio:.1f} times over: "
-                f"{moved[rows].sum() / time:,.2f} GB/s of unique bytes, {requested[rows].sum() / time:,.0f} GB/s asked "
-                f"for; {said(time / s.steps)}, {percent(time / s.steps, s.own_ns)} of the GPU time",
+                f"{origin}: {about['kernels'][0]} reads its tokens {rate(ratio)} times over: "
+                f"{rate(moved[rows].sum() / time)} GB/s of unique bytes, {rate(requested[rows].sum() / time)} GB/s "
+                f"asked for; {said(time / s.steps)}, {percent(time / s.steps, s.own_ns)} of the GPU time",
                 (Evidence("time", time / s.steps, "ns"), *evidence), **about,
                 **s.saved(claim(rows, dur, np.maximum(2 * likely, dur * slower), likely, best)),
                 label=MODELLED, confidence=0.85,
