@@ -232,7 +232,7 @@ class ReducedRun(Run):
     @property
     def origin_notes(self) -> tuple[str, ...]:
         """What part of the sum has no origin, and what would tell it."""
-        return origin_notes(self.traces, pd.concat([r.origins for r in self.reduced]), self.fits)
+        return origin_notes(self.label, self.traces, pd.concat([r.origins for r in self.reduced]), self.fits)
 
     @property
     def _counted_at(self) -> int:

@@ -11,6 +11,7 @@ from hta_dsv4.classify.architecture import read_activities
 from hta_dsv4.classify.graphs import Fit
 from hta_dsv4.classify.origin_columns import INFERRED, METHODS
 from hta_dsv4.classify.origin_columns import NONE as NO_METHOD
+from hta_dsv4.runs.companion_file import companion_option
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.model import Trace
 from hta_dsv4.trace.steps import NONE, Steps
@@ -60,10 +61,13 @@ def share_notes(
     return tuple(notes)
 
 
-def origin_notes(traces: Sequence[Trace], table: pd.DataFrame, fits: Sequence[Fit | None]) -> tuple[str, ...]:
+def origin_notes(
+    label: str, traces: Sequence[Trace], table: pd.DataFrame, fits: Sequence[Fit | None]
+) -> tuple[str, ...]:
     """How far the origins can be trusted, and what would tell more.
 
     Args:
+        label: the variant's name.
         traces: as read.
         table: the classified activities of all of them.
         fits: how well a companion fits each; ``None`` without one.
@@ -82,17 +86,19 @@ def origin_notes(traces: Sequence[Trace], table: pd.DataFrame, fits: Sequence[Fi
         + (f"; {inferred:.1f} % are inferred, not recorded" if inferred else "")
     )
     if share.get(NO_METHOD, 0.0) > 5:
-        remedy = _origin_remedy(traces, table)
+        given = any(f is not None for f in fits)
+        remedy = _origin_remedy(traces, table, None if given else companion_option(label, traces))
         notes.append(f"{share[NO_METHOD]:.1f} % of the sum have no origin; {remedy}")
     return tuple(notes)
 
 
-def _origin_remedy(traces: Sequence[Trace], table: pd.DataFrame) -> str:
+def _origin_remedy(traces: Sequence[Trace], table: pd.DataFrame, companion: str | None) -> str:
     """What would tell the origin of most activities that have none: no stack reaches into a graph replay."""
     lost = table[table[col.ORIGIN_METHOD].eq(NO_METHOD)]
     replayed = lost[col.LAUNCH_NAME].astype("string").str.contains("GraphLaunch").fillna(False)
     if 2 * int(lost.loc[replayed, col.DUR_NS].sum()) > int(lost[col.DUR_NS].sum()):
-        return f"{IN_REPLAYS}, where no op or stack tells: give an eager trace with --companion"
+        give = f"its eager trace with {companion}" if companion else "an eager trace with --companion"
+        return f"{IN_REPLAYS}, where no op or stack tells: give {give}"
     if any(t.meta.with_stack for t in traces) and not any(_has_frames(t) for t in traces):
         return "the trace was recorded with stacks: read them with --frames"
     return "name parts with record_function, record with stacks, or give an eager trace with --companion"

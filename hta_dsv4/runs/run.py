@@ -38,6 +38,7 @@ from hta_dsv4.analysis.whatif import WhatIf, what_if
 from hta_dsv4.analysis.window import Window, window
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.runs.classified import Classified
+from hta_dsv4.runs.companion_file import companion_option
 from hta_dsv4.runs.notes import origin_notes, share_notes, why_empty
 from hta_dsv4.trace import activities as col
 from hta_dsv4.trace.manifest import manifest_entry
@@ -344,6 +345,7 @@ class Run(Classified):
                 if col.OP_SHAPES in self.counted.activities
                 else False,
                 sweep=sweep, communication=said,
+                companion=companion_option(self.label, self.traces) if self.companion is None else None,
                 speeds=None if said is None else self.collective_speeds(said, device=device, workload=workload),
             ),
             material=material,
@@ -356,4 +358,4 @@ class Run(Classified):
     @property
     def origin_notes(self) -> tuple[str, ...]:
         """What part of the sum has no origin, and what would tell it."""
-        return origin_notes(self.traces, self.activities, self.fits)
+        return origin_notes(self.label, self.traces, self.activities, self.fits)

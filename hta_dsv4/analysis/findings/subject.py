@@ -53,6 +53,7 @@ class Subject:
         communication: the collectives of all ranks; ``None`` where only one is loaded.
         speeds: what they carry and how fast; ``None`` likewise.
         sweep: time per step over the static maximum context, by origin; ``None`` without captures at several.
+        companion: the option that gives an eager companion which is at hand; ``None`` without, and where it is given.
     """
 
     label: str
@@ -67,6 +68,7 @@ class Subject:
     sweep: Scaling | None = None
     communication: Communication | None = None
     speeds: CollectiveSpeeds | None = None
+    companion: str | None = None
 
     @property
     def steps(self) -> int:

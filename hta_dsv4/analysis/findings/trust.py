@@ -61,7 +61,8 @@ def missing(s: Subject) -> list[Finding]:
         out.append(
             _lack(
                 s, "missing_companion", replay & no_op & no_origin, "in graph replays without op or origin",
-                "record the same step eagerly and give it with --companion: origins and shapes carry over",
+                "origins and shapes carry over from an eager trace of the same step: "
+                + (f"give {s.companion}" if s.companion else "record one and give it with --companion"),
             )
         )  # fmt: skip
     elif s.dur[no_origin].sum() > NO_ORIGIN * total:
