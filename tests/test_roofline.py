@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from fractions import Fraction
 
 import pytest
 
@@ -233,3 +234,14 @@ def test_the_command_lists_devices_and_refuses_nothing_to_do():
     assert "4,275*" in listed.stdout
     empty = cli("roofline")
     assert (empty.returncode, empty.stderr.count("\n")) == (2, 1)
+
+
+def test_early_time_is_rounded_once():
+    """fp8_split by role, over 8 steps -> each row's early time is the nearest ns to its exact mean."""
+    run = hta_dsv4.load(hta_dsv4.traces()["fp8_split"])
+    acts = run.counted.activities
+    exact = (acts[col.DUR_NS] - acts[col.OWN_NS]).groupby(acts[col.ROLE].astype(str)).sum()
+    rows = run.roofline("role").rows
+    assert sum(r.early_ns for r in rows) > 900_000
+    for r in rows:
+        assert abs(r.early_ns - Fraction(int(exact[r.key[0]]), run.counted.steps)) <= Fraction(1, 2)

@@ -260,7 +260,7 @@ def _row(key: tuple[str, ...], found: Launches, rows: np.ndarray, steps: int, ha
         arithmetic=max(flops, key=lambda a: flops[a]) if flops else "",
         assumes=tuple(sorted({c.assumes for c in costs if c.assumes})),
         sources=tuple(sorted({c.source for c in costs if c.source})),
-        early_ns=per_step(recorded.clip(min=0)) - per_step(duration),
+        early_ns=per_step(recorded.clip(min=0) - duration),
         link_ns=float(found.link[rows].sum()) / steps if wire.any() and has_device else None,
         wire_bytes=float(wire.sum()) / steps,
     )
