@@ -237,11 +237,11 @@ def test_the_command_lists_devices_and_refuses_nothing_to_do():
 
 
 def test_early_time_is_rounded_once():
-    """fp8_split by role, over 8 steps -> each row's early time is the nearest ns to its exact mean."""
+    """fp8_split by kernel, over 8 steps -> each row's early time is the nearest ns to its exact mean."""
     run = hta_dsv4.load(hta_dsv4.traces()["fp8_split"])
     acts = run.counted.activities
-    exact = (acts[col.DUR_NS] - acts[col.OWN_NS]).groupby(acts[col.ROLE].astype(str)).sum()
-    rows = run.roofline("role").rows
+    exact = (acts[col.DUR_NS] - acts[col.OWN_NS]).groupby(acts[col.NAME].astype(str)).sum()
+    rows = run.roofline("kernel").rows
     assert sum(r.early_ns for r in rows) > 900_000
     for r in rows:
         assert abs(r.early_ns - Fraction(int(exact[r.key[0]]), run.counted.steps)) <= Fraction(1, 2)
