@@ -12,6 +12,7 @@ import time
 import pytest
 
 from hta_dsv4 import shipped
+from tests.heed import heed
 
 PROBE = str(shipped.traces()["h200_probe"])
 COMMAND = f"{sys.executable} -m hta_dsv4"
@@ -85,7 +86,7 @@ def test_ctrl_c_during_a_read_is_one_line_and_130(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         # A test run started in the background ignores SIGINT, and its children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed,
     )
     with pipe.open("wb", buffering=0) as writer:  # opens once the command has opened its end
         writer.write(b'{"traceEvents": [')

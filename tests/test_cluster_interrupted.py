@@ -19,6 +19,7 @@ pytest.importorskip("distributed")
 psutil = pytest.importorskip("psutil")
 
 from hta_dsv4.cluster.client import Cluster  # noqa: E402
+from tests.heed import heed  # noqa: E402
 from tests.test_cluster import separate  # noqa: E402
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -37,7 +38,7 @@ def started(tmp_path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "TMPDIR": str(folder)},
         # a test run started in the background ignores SIGINT, and its children inherit that
-        preexec_fn=lambda: [signal.signal(number, signal.SIG_DFL) for number in (INT, HUP)],
+        preexec_fn=heed,
     ) as run:  # fmt: skip
         try:
             yield run

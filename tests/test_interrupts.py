@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.heed import heed
+
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 START = """
 import atexit, logging, os, signal, sys, threading, time, warnings
@@ -38,7 +40,7 @@ def run(body: str, before: str = "", **env: str) -> tuple[int, str]:
     done = subprocess.run(
         [sys.executable, "-c", START.format(body=lines, before=before)],
         capture_output=True, text=True, check=False, timeout=60, env={**os.environ, **env},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed,
     )  # fmt: skip
     return done.returncode, done.stderr
 
@@ -131,7 +133,7 @@ def test_in_code_made_of_text(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "made"], capture_output=True, text=True, check=False, timeout=60,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (130, SAID)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hta_dsv4.trace.manifest import manifest_for
+from tests.heed import heed
 from tests.serving.fake_server import FakeServer, serve
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -26,7 +27,7 @@ def start(server: FakeServer, folder: Path, steps: int) -> subprocess.Popen[str]
          "--prompt-tokens", "8", "--baseline", "5", "--steps", str(steps), "--out", str(folder.parent), "--label", "x"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         # a test run started in the background ignores SIGINT, and its children inherit that
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=heed,
     )  # fmt: skip
 
 
@@ -165,7 +166,7 @@ def test_sweep_interrupted(tmp_path: Path, number: signal.Signals) -> None:
             [sys.executable, "-m", "hta_dsv4", "sweep", "--server", server.url, "-c", "2", "--repeats", "500",
              "--prompt-tokens", "8", "--output-tokens", "40", "--json", "--out", str(out)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            preexec_fn=heed,
         ) as run:  # fmt: skip
             wait_for(lambda: server.completions >= 8)
             run.send_signal(number)
