@@ -63,8 +63,9 @@ def test_the_chain_is_explained_to_the_nanosecond(chain):
             table = why.decomposition.table(by)
             assert table["delta_ns"].sum() == why.decomposition.change.own_ns
         change = why.decomposition.change
-        assert change.wall_ns == change.own_ns - change.streams_ns + change.idle_ns
-        assert change.own_ns == change.sum_ns - change.early_ns
+        # each is the nearest ns of a mean over two steps, or a difference of two such
+        assert abs(change.wall_ns - (change.own_ns - change.streams_ns + change.idle_ns)) <= 2
+        assert abs(change.own_ns - (change.sum_ns - change.early_ns)) <= 2
     total = sum(why.decomposition.change.own_ns for why in chain.pairs)
     ends = chain.whole.decomposition
     assert total == ends.change.own_ns

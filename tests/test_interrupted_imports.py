@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.heed import heed
+
 START = """
 import os, runpy, signal, sys
 class Interrupts:
@@ -21,7 +23,7 @@ runpy.run_module("hta_dsv4", run_name="__main__")
 def start(name: str, before: str = "", number: str = "SIGINT") -> tuple[int, bytes]:
     """Exit code and stderr of a start that is interrupted when ``name`` is imported."""
     code = START.format(name=name, before=before, number=number)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, preexec_fn=heed)
     return done.returncode, done.stderr
 
 
