@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from hta_dsv4.cli.interrupts import interrupt, take_signals
+from hta_dsv4.cli.interrupts import interrupt, spoken_by_rank_0, take_signals
 
 
 def main() -> None:
@@ -21,9 +21,7 @@ def main() -> None:
 
 def _leave(_number: int, _frame: object) -> None:
     """Nothing has been opened or written yet."""
-    if (
-        os.environ.get("RANK", "0") == "0" or "TORCHELASTIC_RUN_ID" not in os.environ
-    ):  # the others say the same
+    if not spoken_by_rank_0():
         os.write(2, b"hta-dsv4: interrupted\n")
     os._exit(130)
 

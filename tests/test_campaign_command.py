@@ -74,7 +74,7 @@ def test_nothing_captured_leaves_the_manifest(
 
 
 def test_a_row_captured_again_keeps_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One row captured into a folder of another trace -> both in the manifest, the old one named in a note."""
+    """One row captured into a folder of another trace -> both in the manifest, and the old notes."""
 
     def captured(_step: object, options: CaptureOptions) -> CaptureResult:
         assert options.out is not None
@@ -90,9 +90,12 @@ def test_a_row_captured_again_keeps_the_others(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(campaign, "capture_step", captured)
     monkeypatch.setattr(campaign.torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(campaign.torch.cuda, "empty_cache", lambda: None)
-    (tmp_path / "manifest.toml").write_text(OLD)
+    (tmp_path / "manifest.toml").write_text('notes = ["mma ran on another machine."]\n' + OLD)
     (tmp_path / "mma.trace.json.gz").touch()
     assert campaign.run_campaign(tmp_path, campaign.PLAN[:1])[1] == []
     found = tomllib.loads((tmp_path / "manifest.toml").read_text())
     assert [entry["trace"] for entry in found["trace"]] == ["original.trace.json.gz", "mma.trace.json.gz"]
-    assert found["notes"][-1] == "From before, as they were: mma.trace.json.gz."
+    assert found["notes"][-2:] == [
+        "From before, as they were: mma.trace.json.gz.",
+        "mma ran on another machine.",
+    ]

@@ -7,7 +7,7 @@ Not all of a gap between two steps with nothing queued is the host's to win. Lef
   in which it launched anything;
 * in the profiler's own work (buffers requested and flushed);
 * in a graph's launch call, which a profiler makes longer by some microseconds a node: in the shipped captures of graphs
-  3 to 5 ms a step, of which the same steps without the profiler have nothing.
+  2.5 to 6 ms a step, of which the same steps without the profiler have nothing.
 
 A wait without frames is not seen, so what is left is the most that can be won. It is told step by step: a host that is
 late does so before every step, one that waited for requests now and then.

@@ -63,7 +63,7 @@ class Link:
             nbytes: its size.
 
         Returns:
-            ns; ``None`` where it was not measured for so many ranks, or the size is outside those measured.
+            ns; ``None`` where it was not measured for so many ranks, or the size is beyond the largest measured.
         """
         found = self.times.get(kind)
         if not found or ranks != self.ranks:

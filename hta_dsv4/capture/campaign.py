@@ -29,6 +29,7 @@ from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.trace.manifest import (
     TRACE_SUFFIX,
     Manifest,
+    folder_notes,
     manifest_path,
     other_entries,
     write_folder_manifest,
@@ -162,6 +163,7 @@ def run_campaign(
         ]
         if kept:
             notes.append(f"From before, as they were: {', '.join(str(entry['trace']) for entry in kept)}.")
+            notes += [note for note in folder_notes(out) if note not in notes]  # which may be about those
         write_folder_manifest(out, manifests, notes, kept)
     return manifests, missing
 

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from hta_dsv4.cli.interrupts import all_is_said
+from hta_dsv4.cli.interrupts import all_is_said, spoken_by_rank_0
 from hta_dsv4.errors import HtaDsv4Error
 from hta_dsv4.present.text import printable
 
@@ -57,7 +57,7 @@ def run_and_exit(command: Callable[[], int | None]) -> NoReturn:
         say_once(str(error))
     except (KeyboardInterrupt, typer.Abort):
         code = 130
-        if not _spoken_by_rank_0():
+        if not spoken_by_rank_0():
             say("interrupted")
     except (BrokenPipeError, SystemExit):  # the latter is how click and rich leave when they meet the former
         code = 0
@@ -74,14 +74,9 @@ def run_and_exit(command: Callable[[], int | None]) -> NoReturn:
     sys.exit(code or 0)
 
 
-def _spoken_by_rank_0() -> bool:
-    """Whether torchrun started this rank beside others: a mistake in the command line is all of theirs."""
-    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
-
-
 def say_once(text: str) -> None:
     """Write a message that every rank of a job has alike: rank 0 does, and the others give it the time to."""
-    if _spoken_by_rank_0():
+    if spoken_by_rank_0():
         time.sleep(_TURN_S)  # torchrun ends them when rank 0 ends, and rank 0 where one of them ended first
     else:
         say(text)

@@ -52,6 +52,11 @@ def polite_signals() -> list[signal.Signals]:
     return [signal.Signals[name] for name in names if hasattr(signal, name)]
 
 
+def spoken_by_rank_0() -> bool:
+    """Whether torchrun started this rank beside others: what all of them meet alike, rank 0 says."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("RANK", "0") != "0"
+
+
 def take_signals(handler: Handler) -> None:
     """Have them call a handler; not those that are ignored, as in the background, or handled by somebody else.
 

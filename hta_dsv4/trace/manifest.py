@@ -244,10 +244,29 @@ def _parsed(text: str) -> dict[str, Any]:
     return from_toml(text)
 
 
+def folder_notes(folder: Path) -> list[str]:
+    """What a folder's manifest says of the folder as a whole, if one stands there.
+
+    Raises:
+        HtaDsv4Error: it cannot be read, or is not TOML.
+    """
+    place = folder / FOLDER_MANIFEST
+    notes = _data(place).get("notes") if place.is_file() else None
+    return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+
+
 def _entries(path: Path) -> list[Any]:
     """The entries of a manifest, not to be changed: the next caller is given the same."""
+    data = _data(path)
+    entries = data.get("trace")
+    if isinstance(entries, str):
+        return [data]
+    return entries if isinstance(entries, list) else []
+
+
+def _data(path: Path) -> dict[str, Any]:
     try:
-        data = _parsed(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise HtaDsv4Error(f"{path}: cannot read ({error.strerror or error})") from error
     except (
@@ -255,10 +274,6 @@ def _entries(path: Path) -> list[Any]:
         RecursionError,
     ) as error:  # of TOML, of UTF-8, a number of 5,000 digits, 5,000 brackets
         raise HtaDsv4Error(f"{path}: not TOML: {error}; correct it or take it away") from error
-    entries = data.get("trace")
-    if isinstance(entries, str):
-        return [data]
-    return entries if isinstance(entries, list) else []
 
 
 def _manifest(path: Path, entry: object, place: object) -> Manifest:

@@ -21,6 +21,7 @@ from hta_dsv4.analysis.findings.finding import (
 from hta_dsv4.analysis.findings.glue_chains import fused
 from hta_dsv4.analysis.findings.subject import COMMUNICATION, Subject
 from hta_dsv4.analysis.launch_bound import SHORT_NS
+from hta_dsv4.trace import activities as col
 
 RULE = "small_launches"
 WORTH = 0.01
@@ -92,7 +93,7 @@ def _runs(s: Subject) -> tuple[Ints, np.ndarray]:
     Returns:
         Their rows, and whether each is the first of its run: of launches with nothing between on one stream in a step.
     """
-    stream = s.part.activities["stream"].to_numpy(dtype=np.int64, na_value=-1)
+    stream = s.part.activities[col.STREAM].to_numpy(dtype=np.int64, na_value=-1)
     order = np.lexsort((np.arange(len(stream)), stream, s.part.step))
     with np.errstate(invalid="ignore"):
         bound = np.fmax(s.floors.memory, s.floors.compute) > BODY * s.floors.recorded
